@@ -11,6 +11,14 @@ from tests.e2e.agent.dra.claims import CDI_DIR, CLAIMS, files, label_default, te
 from tests.e2e.cluster import WAIT_S, Cluster
 
 
+@pytest.fixture(scope="module")
+def kubelet_1_35(cluster: Cluster) -> Iterator[None]:
+    """Tests of the file may restart kubelet in that version. The cluster's own comes back after the last of them."""
+    own = cluster.kubelet_version
+    yield
+    cluster.restart_kubelet(own, feature_gates=())
+
+
 @pytest.fixture
 def no_cdi_files() -> None:
     """None of a test that failed, or of a run that was ended: tests count them."""

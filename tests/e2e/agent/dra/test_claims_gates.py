@@ -1,7 +1,9 @@
-"""Mode `dra` on Kubernetes 1.34 and 1.35, with the feature gates on and, as by default, off."""
+"""Mode `dra` on Kubernetes 1.34 and 1.35, with the feature gates on and, as by default, off.
+
+The control plane emulates the version. Kubelet is a real one of 1.35.
+"""
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from typing import Any
 
 import pytest
@@ -9,35 +11,16 @@ import pytest
 from tests.e2e.agent.chart_classes import chart_classes
 from tests.e2e.agent.conftest import Node
 from tests.e2e.agent.dra.claims import SLICE, SLICES, claiming, devices, of, wait_files, wait_published
+from tests.e2e.agent.dra.feature_gates import ALL, EVERY, NAMED, SETS, SHARES, TAINTS, Gates, applied
 from tests.e2e.agent.dra.test_claims_health import index_of
 from tests.e2e.cluster import Cluster, pod_manifest
 
 Json = dict[str, Any]
-SHARES, TAINTS, SETS = "DRAConsumableCapacity", "DRADeviceTaints", "DRAPartitionableDevices"
-NAMED = "DRAExtendedResource"
-ALL = (SHARES, TAINTS, SETS, NAMED)
 SET_SLICE = f"{SLICE}-sets-2-0"
 WHOLE = "gpu.gpuagent.io"
 GPU = "aliyun.com/gpu"
 
 
-@dataclass(frozen=True)
-class Gates:
-    """A control plane: the version that it emulates, and the gates of `ALL` that are on."""
-
-    version: str
-    on: frozenset[str]
-
-    @property
-    def flags(self) -> list[str]:
-        wanted = [f"{gate}={str(gate in self.on).lower()}" for gate in ALL]
-        return [f"--emulated-version={self.version}", f"--feature-gates={','.join(wanted)}"]
-
-    def __str__(self) -> str:
-        return f"{self.version} with {' and '.join(sorted(self.on)) or 'none'}"
-
-
-EVERY = frozenset(ALL)
 CASES = [
     Gates("1.34", frozenset()),
     Gates("1.34", EVERY),
@@ -48,9 +31,8 @@ CASES = [
 
 
 @pytest.fixture(scope="module", params=CASES, ids=str)
-def gates(request: pytest.FixtureRequest, cluster: Cluster) -> Iterator[Gates]:
-    case: Gates = request.param
-    with cluster.control_plane_flags(*case.flags):
+def gates(request: pytest.FixtureRequest, cluster: Cluster, kubelet_1_35: None) -> Iterator[Gates]:
+    with applied(cluster, request.param) as case:
         yield case
 
 
