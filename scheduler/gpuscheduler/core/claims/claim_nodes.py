@@ -173,14 +173,23 @@ class ClaimNodes:
     def _costs(self, demands: Iterable[ClaimDemand], states: list[_State]) -> dict[_State, float]:
         """What the demands cost in the states where they fit."""
         counted = Counter(demands)
-        most = max(1, MOST_RATED // max(1, len(states)))
+        longest = max((len(demand.alternatives) for demand in counted), default=1)
+        most = max(1, MOST_RATED // max(1, len(states) * longest))
         # Any pod may have more of them than there is time for. The largest ones decide where it fits well.
         largest = heapq.nlargest(most, counted, key=_size)
         rated = np.zeros(len(states))
         for demand in largest:
-            rated += counted[demand] * self._rated(demand, states)
+            rated += counted[demand] * self._rated_where_free(demand, states)
         costs = zip(states, rated.tolist(), strict=True)
         return {state: cost for state, cost in costs if math.isfinite(cost)}
+
+    def _rated_where_free(self, demand: ClaimDemand, states: list[_State]) -> Floats:
+        """The cost of the first alternative of a demand that fits in any state: the author prefers it to later ones."""
+        for alternative in demand.alternatives:
+            rated = self._rated(alternative, states)
+            if np.isfinite(rated).any():
+                break
+        return rated
 
     def _rated(self, demand: ClaimDemand, states: list[_State]) -> Floats:
         """The cost of one demand in each state; infinite where it does not fit."""

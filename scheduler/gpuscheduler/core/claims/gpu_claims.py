@@ -14,7 +14,9 @@ from gpuagent.domain.sharing.mode import CORE_PERCENT_PER_GPU, DRA_DRIVER
 from gpuscheduler.core.claims.gpu_devices import mib_of
 
 MOST_REQUESTS = 32
-"""Requests, alternatives, results or claims that are read. The API server takes no more of them."""
+"""Requests, results or claims that are read. The API server takes no more of them."""
+MOST_ALTERNATIVES = 8
+"""Of one request. The API server takes no more."""
 MOST_GPUS = 128
 _SIZE_OF_SET = re.compile(r"\.gpus\s*==\s*(\d{1,3})\b")
 _MOST_EXPRESSION = 10 * 1024
@@ -28,11 +30,19 @@ class ClaimDemand:
         gpus: number of GPUs.
         memory_mib: of each; 0 for all of it.
         cores: percent of the compute of each; 0 for no guarantee.
+        fallback: the next alternative, which is given where this one is not free; None without one.
     """
 
     gpus: int
     memory_mib: int = 0
     cores: int = 0
+    fallback: "ClaimDemand | None" = None
+
+    @property
+    def alternatives(self) -> "tuple[ClaimDemand, ...]":
+        """This one and those after it, best first."""
+        later = self.fallback.alternatives if self.fallback else ()
+        return (self, *later)
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,16 +108,19 @@ def pod_claims(pod: Mapping[str, Any]) -> tuple[PodName, ...]:
 
 def _demands(devices: Mapping[str, Any]) -> Iterator[ClaimDemand]:
     for request in islice(mappings(devices.get("requests")), MOST_REQUESTS):
-        # Of alternatives, the first is what the author prefers.
-        alternatives = islice(mappings(request.get("firstAvailable")), 1)
-        wanted = next(alternatives, mapping(request.get("exactly")))
-        is_ours = text(wanted.get("deviceClassName")) in CLASSES
-        only_watches = wanted.get("adminAccess") is True
-        if is_ours and not only_watches:
-            yield _demand(wanted)
+        alternatives = list(islice(mappings(request.get("firstAvailable")), MOST_ALTERNATIVES))
+        demand: ClaimDemand | None = None
+        # From the last one on, because each has the next.
+        for wanted in reversed(alternatives or [mapping(request.get("exactly"))]):
+            is_ours = text(wanted.get("deviceClassName")) in CLASSES
+            only_watches = wanted.get("adminAccess") is True
+            if is_ours and not only_watches:
+                demand = _demand(wanted, demand)
+        if demand:
+            yield demand
 
 
-def _demand(wanted: Mapping[str, Any]) -> ClaimDemand:
+def _demand(wanted: Mapping[str, Any], fallback: ClaimDemand | None) -> ClaimDemand:
     is_set = wanted.get("deviceClassName") == SET_CLASS
     gpus = _size_of_set(wanted) if is_set else number(wanted.get("count")) or 1
     amounts = mapping_at(wanted, "capacity", "requests")
@@ -115,6 +128,7 @@ def _demand(wanted: Mapping[str, Any]) -> ClaimDemand:
         gpus=min(max(gpus, 1), MOST_GPUS),
         memory_mib=mib_of(_capacity(amounts, "memory")),
         cores=_percent(_capacity(amounts, "cores")),
+        fallback=fallback,
     )
 
 

@@ -102,13 +102,39 @@ def test_a_monitor_needs_no_room():
     assert read_claim(watches) is None
 
 
-def test_the_first_alternative_and_the_size_of_a_set_count():
-    wanted = claim_object("x")
+def alternatives(uid, *wanted):
+    """A claim with one request, and these alternatives for it."""
+    made = claim_object(uid)
+    named = [{"name": f"a{n}", **each} for n, each in enumerate(wanted)]
+    made["spec"]["devices"]["requests"] = [{"name": "gpu", "firstAvailable": named}]
+    return made
+
+
+def test_alternatives_and_the_size_of_a_set_are_read_in_order():
     selector = {"cel": {"expression": 'device.attributes["gpu.gpuagent.io"].gpus == 4'}}
-    best = {"name": "linked", "deviceClassName": "gpu-set.gpuagent.io", "selectors": [selector]}
-    other = {"name": "any", "deviceClassName": "gpu.gpuagent.io", "count": 8}
-    wanted["spec"]["devices"]["requests"] = [{"name": "gpu", "firstAvailable": [best, other]}]
-    assert read_claim(wanted).demands == (ClaimDemand(4),)
+    best = {"deviceClassName": "gpu-set.gpuagent.io", "selectors": [selector]}
+    of_others = {"deviceClassName": "nic.example.com"}
+    last = {"deviceClassName": "gpu.gpuagent.io", "count": 8}
+    read = read_claim(alternatives("x", best, of_others, last))
+    assert read.demands == (ClaimDemand(4, fallback=ClaimDemand(8)),)
+    assert read_claim(alternatives("x", of_others, last)).demands == (ClaimDemand(8),)
+
+
+def test_a_later_alternative_is_packed_where_the_first_fits_nowhere():
+    """Otherwise the second alternative of each pod would go to any node, and break GPUs everywhere."""
+    scored = view("binpack")
+    for name in ("used", "empty"):
+        scored.slice_seen(SliceFacts(name, name, (GpuDevice("gpu-0", 40960), GpuDevice("gpu-1", 40960))))
+    scored.claim_seen(GpuClaim("u", PodName("ml", "u"), (), (HeldDevice("used", "gpu-0", memory_mib=10240),)))
+    share = {"deviceClassName": "gpu-share.gpuagent.io", "capacity": {"requests": {"memory": "8Gi"}}}
+    four = {"deviceClassName": "gpu.gpuagent.io", "count": 4}
+    two = {"deviceClassName": "gpu.gpuagent.io", "count": 2}
+    for wanted, best in (((four, share), "used"), ((two, share), "empty")):
+        claim = read_claim(alternatives(best, *wanted))
+        scored.claim_seen(claim)
+        scores = scored.scores([claim.name], ["used", "empty"])
+        assert max(scores, key=scores.__getitem__) == best
+        assert scores[best] == HIGHEST
 
 
 def test_the_claims_of_a_pod_are_those_of_templates_and_those_by_name():
