@@ -279,7 +279,9 @@ def nvidia_runtime(cluster: Cluster) -> Iterator[None]:
 
 
 @pytest.mark.parametrize("example", sorted(EXAMPLES.rglob("*.yaml")), ids=lambda path: path.stem)
-def test_the_examples_are_taken(cluster: Cluster, agents: Agents, nvidia_runtime: None, example: Path) -> None:
+def test_the_examples_are_taken(
+    cluster: Cluster, agents: Agents, nvidia_runtime: None, of_administrators: None, example: Path
+) -> None:
     for one in yaml.safe_load_all(example.read_text()):
         if one["kind"] == "Pod":
             one["spec"].pop("runtimeClassName", None)  # the cluster of the tests has none

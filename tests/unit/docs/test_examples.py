@@ -99,7 +99,7 @@ def test_the_name_is_that_of_the_charts_scheduler():
 def test_examples_are_let_into_namespaces_of_level_baseline(path):
     """By Pod Security Standards: nothing of the host, and no rights beyond the usual ones."""
     known = {"restartPolicy", "terminationGracePeriodSeconds", "containers", "runtimeClassName", "schedulerName"}
-    known |= {"tolerations", "resourceClaims"}
+    known |= {"nodeSelector", "tolerations", "resourceClaims"}
     of_container = {*"name image imagePullPolicy command args ports readinessProbe resources".split()}
     for spec in specs_of(path):
         assert spec.keys() <= known

@@ -12,7 +12,7 @@ from gpuagent.domain.dra.device_classes import CLASSES
 EXAMPLES = Path(__file__).parents[4] / "examples" / "claims"
 OF_MODES = {path.stem for path in EXAMPLES.parent.glob("*.yaml") if "kube-scheduler" not in path.stem}
 """Those of the device plugin have the same names."""
-MORE = {"two-isolated-gpus", "linked-gpus", "gpu-and-nic"}
+MORE = {"two-isolated-gpus", "linked-gpus", "gpu-and-nic", "monitor"}
 """What only a claim can say."""
 OF_OTHERS = {"dranet"}
 """Classes of other drivers."""
