@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 from gpuagent.domain.sharing.mode import MODE_LABEL
 from gpuagent.domain.status.problems import problems
 from simworld.history import CORES, MEMORY, WHOLE, Living
-from simworld.parts.amounts import ENDED, free_amounts, limits
+from simworld.parts.amounts import ENDED, free_amounts, lasting_containers, limits
 from simworld.parts.node import SimulatedNode
 from standin.api.objects import Json
 from standin.api.refusal import Refusal
@@ -126,7 +126,7 @@ def _check_pod(world: "World", pod: Json) -> None:
 def _check_containers(world: "World", pod: Json, *, is_said_to_run: bool) -> None:
     """All containers of a running pod live. Those that live have what they ask for, also while others still wait."""
     meta = pod["metadata"]
-    for container in pod["spec"]["containers"]:
+    for container in lasting_containers(pod):
         living = world.history.living.get((meta["uid"], container["name"]))
         if living is not None:
             _check_grant(world, pod, container, living)
@@ -170,7 +170,7 @@ def _check_grant(world: "World", pod: Json, container: Json, living: Living) -> 
 def _check_index(world: "World", pod: Json, name: str, living: Living) -> None:
     """The annotation of a pod has the number of the GPU that its container got."""
     # Of several containers with a GPU each, the one annotation can name one GPU only.
-    if len(pod["spec"]["containers"]) > 1:
+    if len(lasting_containers(pod)) > 1:
         return
     # An agent that starts after a GPU was lost does not know the GPU of the units.
     if _has_lost_gpu(world, living):
@@ -246,6 +246,17 @@ def _check_books(world: "World", node: SimulatedNode) -> None:
             world.history.break_promise(
                 f"{holder} has {len(held_ids)} {resource}, and the agent knows of {len(known_ids)}"
             )
+
+    for kept, units in world.history.kept_on_node(node.name):
+        pod = world.history.name(kept.pod_uid)
+        for resource, ids in units.items():
+            known_ids = known.get((pod, kept.container, resource), frozenset())
+            if not ids <= known_ids:
+                holder = f"{node.name}: {pod}/{kept.container} has ended"
+                unknown = len(ids - known_ids)
+                world.history.break_promise(
+                    f"{holder}, kubelet keeps {len(ids)} {resource}, and the agent does not know of {unknown}"
+                )
 
 
 def _check_ended(world: "World", node: SimulatedNode) -> None:

@@ -6,6 +6,7 @@ from dataclasses import replace
 
 from simworld.claim_shapes import SHARE_CLASS, WHOLE_CLASS
 from simworld.draw_claims import with_more_claims
+from simworld.draw_init import with_init_containers
 from simworld.draw_jobs import KINDS as JOB_KINDS
 from simworld.rushes import draw_rushes, has_rushes
 from simworld.scenario import Action, Args, Maker, Scenario, draw, with_strikes_of_the_extender
@@ -29,7 +30,9 @@ def draw_small_world(seed: int) -> Scenario:
     if has_rushes(seed):
         return draw_rushes(seed)
     scenario = with_strikes_of_the_extender(with_claims(draw_swarm(seed)))
-    return with_more_claims(scenario, is_small=True) if scenario.has_claims else with_more_faults(scenario)
+    if scenario.has_claims:
+        return with_more_claims(scenario, is_small=True)
+    return with_init_containers(with_more_faults(scenario))
 
 
 def with_claims(scenario: Scenario) -> Scenario:

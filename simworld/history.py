@@ -8,6 +8,9 @@ from dataclasses import dataclass, field
 from simworld.runtime.kernel import kernel
 from standin.kubelet.pods import Granted
 
+INIT = "init"
+SIDECAR = "sidecar"
+"""What ordinary init containers and sidecars are called, with a number."""
 SEEN_S = 10.0
 """How long a scheduler may not know that a pod was deleted."""
 
@@ -60,6 +63,7 @@ class History:
     """Entries, and the containers that live now.
 
     Attributes:
+        kept: ordinary init containers that have ended, of pods that have not.
         broken: promises that were broken, in words; the checker adds those that need the whole history.
         pods: names by UID, for people.
         starts: containers that have started.
@@ -79,6 +83,7 @@ class History:
     began_at: float
     entries: list[Entry] = field(default_factory=list)
     living: dict[tuple[str, str], Living] = field(default_factory=dict)
+    kept: dict[tuple[str, str], Living] = field(default_factory=dict)
     broken: list[str] = field(default_factory=list)
     pods: dict[str, str] = field(default_factory=dict)
     starts: int = 0
@@ -161,9 +166,15 @@ class History:
         if decision is None or index is None:
             return ""
         # Containers are called main-0, main-1 and so on. A decision goes by their numbers.
-        _, _, number = living.container.rpartition("-")
-        units_by_gpu = json.loads(decision).get(number, {})
-        is_obeyed = list(units_by_gpu) == [index]
+        kind, _, number = living.container.rpartition("-")
+        if kind == SIDECAR:
+            return ""  # no scheduler decides on it
+        units_by_container = json.loads(decision)
+        units_by_gpu = units_by_container.get(number, {})
+        if kind == INIT:
+            # It has the units that a container of the decision reuses.
+            units_by_gpu = {gpu: units for of_one in units_by_container.values() for gpu, units in of_one.items()}
+        is_obeyed = index in units_by_gpu if kind == INIT else list(units_by_gpu) == [index]
         if is_obeyed:
             return ""
         container = f"{self.name(uid)}/{living.container}"
@@ -171,6 +182,7 @@ class History:
 
     def ended(self, node: str, uid: str) -> None:
         """The containers of the pod have ended."""
+        self.kept = {key: kept for key, kept in self.kept.items() if key[0] != uid}
         ended = [key for key in self.living if key[0] == uid]
         for key in ended:
             del self.living[key]
@@ -178,9 +190,28 @@ class History:
             self.last_end_at = kernel().now
             self.note(f"{node} kubelet", f"ended {self.name(uid)}")
 
+    def ended_init(self, node: str, uid: str, container: str) -> None:
+        """An ordinary init container of the pod has ended. Kubelet keeps its units for its pod."""
+        living = self.living.pop((uid, container), None)
+        if living is not None:
+            self.kept[uid, container] = living
+            self.note(f"{node} kubelet", f"ended {self.name(uid)}/{container}")
+
     def neighbors(self, living: Living) -> Iterator[Living]:
         """Containers of its node with which it may not have units in common. It is one of them."""
         return self.on_node(living.node)
+
+    def kept_on_node(self, node: str) -> Iterator[tuple[Living, dict[str, frozenset[str]]]]:
+        """Init containers of a node that have ended, with the units of each that no other container of its pod has."""
+        for kept in self.kept.values():
+            if kept.node != node:
+                continue
+            others = [living for living in self.living.values() if living.pod_uid == kept.pod_uid]
+            units = dict(kept.units)
+            for living in others:
+                for resource, ids in living.units.items():
+                    units[resource] = units.get(resource, frozenset()) - ids
+            yield kept, units
 
     def on_node(self, node: str) -> Iterator[Living]:
         """Containers that live on a node."""

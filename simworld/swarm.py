@@ -101,7 +101,7 @@ class Wants:
         self._mode = mode
         self._sizes = sizes
 
-    def _wanted(self, chance: random.Random) -> tuple[str, int, int]:
+    def wanted(self, chance: random.Random) -> tuple[str, int, int]:
         """Resource, amount, and percent of compute."""
         if self._mode == "topology":
             return WHOLE, chance.choice((1, 1, 2)), 0
@@ -110,10 +110,10 @@ class Wants:
         return MEMORY, amount, cores
 
     def pod(self, chance: random.Random) -> tuple[str, Args]:
-        return "create_pod", (*self._wanted(chance), chance.choice((1, 1, 1, 2)))
+        return "create_pod", (*self.wanted(chance), chance.choice((1, 1, 1, 2)))
 
     def pod_that_ends(self, chance: random.Random) -> tuple[str, Args]:
-        return "create_job_pod", (*self._wanted(chance), chance.choice((0.5, 3.0, 20.0)))
+        return "create_job_pod", (*self.wanted(chance), chance.choice((0.5, 3.0, 20.0)))
 
     def gang(self, chance: random.Random) -> tuple[str, Args]:
         return "create_gang", self._gang(chance)
@@ -122,22 +122,22 @@ class Wants:
         return "create_twins", self._gang(chance)
 
     def _gang(self, chance: random.Random) -> Args:
-        resource, amount, _ = self._wanted(chance)
+        resource, amount, _ = self.wanted(chance)
         return resource, amount, chance.choice((2, 2, 3, 4)), chance.choice((0.0, 0.1, 2.0))
 
     def retried_gang(self, chance: random.Random) -> tuple[str, Args]:
-        resource, amount, _ = self._wanted(chance)
+        resource, amount, _ = self.wanted(chance)
         return "create_retried_gang", (resource, amount, chance.choice((2, 2, 3)), chance.choice((0.5, 3.0)))
 
     def name_again(self, chance: random.Random) -> tuple[str, Args]:
-        return "replace_pod", (chance.randrange(1000), *self._wanted(chance))
+        return "replace_pod", (chance.randrange(1000), *self.wanted(chance))
 
     def name_of_a_running_pod(self, chance: random.Random) -> tuple[str, Args]:
         """A pod takes a name, and often has two containers where the former pod had one."""
-        return "replace_running_pod", (chance.randrange(1000), *self._wanted(chance), chance.choice((1, 2, 2)))
+        return "replace_running_pod", (chance.randrange(1000), *self.wanted(chance), chance.choice((1, 2, 2)))
 
     def copy(self, chance: random.Random) -> tuple[str, Args]:
-        resource, amount, cores = self._wanted(chance)
+        resource, amount, cores = self.wanted(chance)
         is_of_other_size = chance.random() < 0.5
         return "copy_pod", (chance.randrange(1000), resource, amount if is_of_other_size else 0, cores)
 

@@ -2,6 +2,7 @@
 
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from gpuagent.domain.sharing.mode import JOB_LABEL, MODE_LABEL
@@ -151,6 +152,10 @@ def free_by_gpu(world: "World", node: SimulatedNode) -> dict[str, Counter[str]]:
                 continue
             pods[uuid].add(living.pod_uid)
             _take(left, living)
+    for kept, units in world.history.kept_on_node(node.name):
+        for uuid in kept.gpus:
+            if uuid in free and any(units.values()):
+                _take(free[uuid], replace(kept, units=units))
     return {uuid: left for uuid, left in free.items() if len(pods[uuid]) < MOST_PODS}
 
 

@@ -2,7 +2,8 @@
 
 import logging
 import math
-from collections.abc import Callable, Iterator, Mapping
+import random
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 
@@ -11,7 +12,7 @@ from gpuagent.domain.sharing.mode import JOB_LABEL, MODE_LABEL, REPLICAS_LABEL
 from simworld import checker
 from simworld.claim_checker import ClaimChecker
 from simworld.claim_people import ClaimPeople
-from simworld.history import ALLOCATION, CORES, MEMORY, WHOLE, History, Living
+from simworld.history import ALLOCATION, CORES, INIT, MEMORY, SIDECAR, WHOLE, History, Living
 from simworld.job_checks import JobChecks
 from simworld.parts.amounts import limits as limits_of
 from simworld.parts.gpu_scheduler import NAME, GpuScheduler
@@ -49,6 +50,8 @@ LISTS = ("/v1.PodResourcesLister/List", "/v1alpha1.PodResourcesLister/List")
 SLOW_START_S = 12.0
 """How long the requests of an agent wait that starts at a busy API server."""
 GIB_PER_GPU = 80
+INIT_RUNS_S = (0.0, 0.2, 2.0, 8.0)
+"""Seconds that ordinary init containers run."""
 PEOPLE = (
     "create_pod",
     "create_pod_with_decision",
@@ -56,6 +59,7 @@ PEOPLE = (
     "create_gang",
     "create_twins",
     "create_retried_gang",
+    "create_init_pod",
     "delete_pod",
     "replace_pod",
     "replace_running_pod",
@@ -87,8 +91,10 @@ class World:
             SimulatedNode(name, equal_gpus(name, scenario.gpus, GIB_PER_GPU), version, root, self.api, self.history)
             for name, version in zip(names, scenario.nodes, strict=True)
         ]
+        chance = random.Random(f"{scenario.seed}/init containers")
         for node in self.nodes:
             node.isolates = scenario.isolates
+            node.runtime.init_runs_s = lambda: chance.choice(INIT_RUNS_S)
         self._stock = StockScheduler(self.api, self.history)
         self.replicas = SchedulerReplicas(self.api, self.history, scenario.seed, scenario.replicas)
         self._job_checks = JobChecks(self, lambda: self._scheduler.living_core)
@@ -296,6 +302,21 @@ class World:
         """A pod that ends by itself some time after it has started."""
         self.end_later(self._new_pod(resource, amount, cores, 1), seconds)
 
+    def create_init_pod(  # noqa: PLR0913 (what it has)
+        self, resource: str, amount: int, cores: int, init_amount: int, sidecar_amount: int, seconds: float
+    ) -> None:
+        """A pod with an init container, a sidecar, or both (0 for none). It ends by itself; with 0 seconds, never."""
+        self._pods += 1
+        amounts = {INIT: init_amount, SIDECAR: sidecar_amount}
+        init = [
+            _init_container(kind, _limits(resource, of_kind, cores if kind == INIT else 0))
+            for kind, of_kind in amounts.items()
+            if of_kind
+        ]
+        pod = self._create(f"pod-{self._pods}", _limits(resource, amount, cores), init=init)
+        if seconds:
+            self.end_later(pod, seconds)
+
     def end_later(self, pod: Json, seconds: float) -> None:
         """Have a pod end by itself so long after it has started."""
         uid = pod["metadata"]["uid"]
@@ -447,6 +468,7 @@ class World:
         annotations: dict[str, str] | None = None,
         namespace: str = "default",
         owner: Json | None = None,
+        init: Sequence[Json] = (),
     ) -> Json:
         amounts = {resource: str(amount) for resource, amount in limits.items()}
         body: Json = {
@@ -459,6 +481,8 @@ class World:
             },
             "status": {"phase": "Pending"},
         }
+        if init:
+            body["spec"]["initContainers"] = list(init)
         if node:
             body["spec"]["nodeName"] = node
         elif self.scenario.decides:
@@ -473,7 +497,8 @@ class World:
         uid = pod["metadata"]["uid"]
         self.history.pods[uid] = name if namespace == "default" else f"{namespace}/{name}"
         asks = ", ".join(f"{amount} {resource}" for resource, amount in limits.items())
-        self.history.note("user", f"creates {name} ({uid[:8]}): {containers} x {asks}")
+        before = ", ".join(container["name"] for container in init)
+        self.history.note("user", f"creates {name} ({uid[:8]}): {containers} x {asks}{before and ' after ' + before}")
         return pod
 
     def delete(self, pod: Json, grace_s: int) -> None:
@@ -744,6 +769,17 @@ def _decision(index: int, amount: int) -> dict[str, str]:
         "ALIYUN_COM_GPU_MEM_IDX": str(index),
         ALLOCATION: f'{{"0":{{"{index}":{amount}}}}}',
     }
+
+
+def _init_container(kind: str, limits: Mapping[str, int]) -> Json:
+    """An init container; a sidecar goes on beside the containers after it."""
+    amounts = {resource: str(amount) for resource, amount in limits.items()}
+    container: Json = {
+        "name": f"{kind}-0",
+        "image": "work",
+        "resources": {"limits": amounts, "requests": amounts},
+    }
+    return container | ({"restartPolicy": "Always"} if kind == SIDECAR else {})
 
 
 def _limits(resource: str, amount: int, cores: int) -> dict[str, int]:

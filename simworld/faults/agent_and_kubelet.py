@@ -22,6 +22,7 @@ from gpuagent.domain.deviceplugin.admission.recent_allocations import RecentAllo
 from gpuagent.domain.deviceplugin.occupancy import Occupancy
 from gpuagent.domain.node_state.allocations import Holdings, LivingHoldings
 from gpuagent.domain.node_state.pod_list import Pods
+from gpuagent.domain.pods.pod import Pod
 from gpuagent.kubelet import checkpoint
 from simworld.faults.replacing import put
 
@@ -57,6 +58,16 @@ def j2_a_name_is_the_pod_that_has_it_now() -> None:
 def the_checkpoint_is_not_read() -> None:
     """Only the checkpoint has the UIDs of pods, what init containers hold, and what old kubelets were given."""
     put(checkpoint, "read", lambda _directory: ())
+
+
+def init_containers_are_listed_like_others() -> None:
+    """Kubelet's list has no ordinary init containers, and kubelet gives their units to the containers after them."""
+    put(Pod, "init_names", property(lambda _self: frozenset()))
+
+
+def what_a_pod_has_does_not_count_for_its_next_container() -> None:
+    """The units of an init container are those of another container, and a sidecar's GPU is any GPU."""
+    put(fitting_containers, "_gpus_of", lambda *_: frozenset())
 
 
 def a_list_counts_from_its_end() -> None:
@@ -164,6 +175,8 @@ FAULTS = (
     j1_decided_pods_get_any_gpu_after_a_restart,
     j2_a_name_is_the_pod_that_has_it_now,
     the_checkpoint_is_not_read,
+    init_containers_are_listed_like_others,
+    what_a_pod_has_does_not_count_for_its_next_container,
     a_list_counts_from_its_end,
     allocations_are_forgotten_before_they_are_read,
     a_restarted_kubelet_is_the_former_one,

@@ -1,7 +1,7 @@
 """Amounts of extended resources: what pods ask for, and what nodes have left, as a kube-scheduler counts it."""
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 from standin.api.objects import Json
 
@@ -10,14 +10,40 @@ ENDED = ("Succeeded", "Failed")
 
 
 def limits(pod: Json) -> Counter[str]:
-    """Amounts that the pod's containers ask for together."""
-    amounts: Counter[str] = Counter()
+    """Amounts that the pod's containers ask for at one time, as kube-scheduler counts them.
+
+    An ordinary init container runs beside the sidecars before it, and gives back what it has.
+    """
+    sidecars: Counter[str] = Counter()
+    most: Counter[str] = Counter()
+    for container in pod["spec"].get("initContainers") or ():
+        amounts = _amounts(container)
+        if is_sidecar(container):
+            sidecars.update(amounts)
+        else:
+            most |= sidecars + amounts
+    together = sidecars
     for container in pod["spec"]["containers"]:
-        resources = container.get("resources") or {}
-        for resource, amount in (resources.get("limits") or {}).items():
-            if "/" in resource:
-                amounts[resource] += int(amount)
-    return amounts
+        together.update(_amounts(container))
+    return together | most
+
+
+def lasting_containers(pod: Json) -> list[Json]:
+    """The containers that live as long as the pod: sidecars and those of the app."""
+    sidecars = [container for container in pod["spec"].get("initContainers") or () if is_sidecar(container)]
+    return [*sidecars, *pod["spec"]["containers"]]
+
+
+def is_sidecar(container: Json) -> bool:
+    """Whether an init container goes on beside the containers after it."""
+    return container.get("restartPolicy") == "Always"
+
+
+def _amounts(container: Json) -> Counter[str]:
+    """Amounts of extended resources that a container asks for."""
+    resources = container.get("resources") or {}
+    limits: Mapping[str, str] = resources.get("limits") or {}
+    return Counter({resource: int(amount) for resource, amount in limits.items() if "/" in resource})
 
 
 def free_amounts(node: Json, pods: Iterable[Json]) -> Counter[str]:

@@ -61,6 +61,10 @@ class RecordingRuntime(Runtime):
             if owner == uid:
                 self._history.started(self._node, uid, container, granted)
 
+    def end_init(self, uid: str, name: str) -> None:
+        super().end_init(uid, name)
+        self._history.ended_init(self._node, uid, name)
+
     def kill(self, uid: str) -> None:
         seconds = self.ends_after()
         if seconds:

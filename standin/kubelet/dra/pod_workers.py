@@ -53,6 +53,9 @@ class Runtime:
         containers: what each container got, by UID of the pod and name of the container.
         sandboxes: UIDs of the pods that have one.
         exited: UIDs of the pods whose containers end by themselves.
+        init_until: when each ordinary init container that runs ends, by UID of the pod and name of the container.
+        init_ended: those that have ended, in the same way. They run again only in a new sandbox.
+        init_runs_s: draws the seconds that an ordinary init container runs.
         started: called with the UID of the pod after each start of a container.
     """
 
@@ -62,12 +65,21 @@ class Runtime:
         self.containers: dict[tuple[str, str], Granted] = {}
         self.sandboxes: set[str] = set()
         self.exited: set[str] = set()
+        self.init_until: dict[tuple[str, str], float] = {}
+        self.init_ended: set[tuple[str, str]] = set()
+        self.init_runs_s: Callable[[], float] = lambda: 0.0
 
     def kill(self, uid: str) -> None:
         """End a pod's containers and its sandbox."""
         self.sandboxes.discard(uid)
         for key in [key for key in self.containers if key[0] == uid]:
             self.containers.pop(key)
+        self.init_ended = {key for key in self.init_ended if key[0] != uid}
+
+    def end_init(self, uid: str, name: str) -> None:
+        """End an ordinary init container, which has succeeded."""
+        self.containers.pop((uid, name), None)
+        self.init_ended.add((uid, name))
 
 
 class PodWorkers:
@@ -130,7 +142,7 @@ class PodWorkers:
     def _run(self) -> None:
         last = -1
         while not self._stopping:
-            self._kill_orphans({pod["metadata"]["uid"] for pod in self._pods()})
+            self._kill_orphans(self.active())
             for pod in self._new_pods():
                 if self._stopping:
                     return
@@ -157,13 +169,15 @@ class PodWorkers:
         self._workers[ours.uid] = worker
         worker.start()
 
-    def _kill_orphans(self, known: Collection[str]) -> None:
-        """End the containers of pods that were deleted by force while kubelet was away, as its housekeeping does.
+    def _kill_orphans(self, active: Collection[str]) -> None:
+        """End the containers of pods that have no worker and get none, as kubelet's housekeeping does.
 
+        They were deleted by force while kubelet was away. Or kubelet has rejected them after its own restart: it
+        allocates again for init containers that have ended, and before their plugin is back there is nothing for them.
         Their claims are unprepared at the next look for claims of pods that are gone.
         """
         running = {uid for uid, _ in list(self._runtime.containers)} | self._runtime.sandboxes
-        for uid in running.difference(known, self._workers):
+        for uid in running.difference(active, self._workers):
             self._runtime.kill(uid)
 
     def _wait(self, last: int, until: float) -> int:
@@ -222,16 +236,15 @@ class PodWorkers:
                 return self._periods.resync
             self._runtime.sandboxes.add(uid)
             self._status(pod, {"conditions": _conditions(pod, "True")})
+        init_wait_s = self._run_init(pod, ours)
+        if init_wait_s is not None:
+            return init_wait_s
         statuses, wait_s = [], self._periods.resync
         for container in pod["spec"]["containers"]:
             name = container["name"]
             status: Json = {"name": name, "containerID": f"standin://{uid}/{name}", "state": {"running": {}}}
             try:
-                if (uid, name) not in self._runtime.containers:
-                    granted = self._kubelet.start_container(ours, name)
-                    names = self._claims.cdi_names(pod, container)
-                    self._runtime.containers[uid, name] = edited(granted, self._runtime.cdi_dir, names)
-                    self._runtime.started(uid)
+                self._start(pod, ours, container)
             except StartError as error:
                 waiting = {"reason": "CreateContainerError", "message": str(error)}
                 status = {"name": name, "state": {"waiting": waiting}}
@@ -241,6 +254,44 @@ class PodWorkers:
         started = all("containerID" in one for one in statuses)
         self._status(pod, {"phase": "Running" if started else "Pending", "containerStatuses": statuses})
         return wait_s
+
+    def _start(self, pod: Json, ours: Pod, container: Json) -> None:
+        """Start a container that does not run. Raises StartError."""
+        key = ours.uid, container["name"]
+        if key in self._runtime.containers:
+            return
+        granted = self._kubelet.start_container(ours, container["name"])
+        names = self._claims.cdi_names(pod, container)
+        self._runtime.containers[key] = edited(granted, self._runtime.cdi_dir, names)
+        self._runtime.started(ours.uid)
+
+    def _run_init(self, pod: Json, ours: Pod) -> float | None:
+        """Run the init containers one after the other; seconds until the next look, None if the others may start.
+
+        A sidecar has started when it runs, and goes on. The next container waits for the end of an ordinary one.
+        """
+        for container in pod["spec"].get("initContainers") or ():
+            key = ours.uid, container["name"]
+            if key in self._runtime.init_ended:
+                continue
+            is_new = key not in self._runtime.containers
+            try:
+                self._start(pod, ours, container)
+            except StartError as error:
+                self._event(pod, "Failed", f"Error: {error}")
+                waiting = {"reason": "CreateContainerError", "message": str(error)}
+                status = {"name": container["name"], "state": {"waiting": waiting}}
+                self._status(pod, {"phase": "Pending", "initContainerStatuses": [status]})
+                return self._periods.back_off
+            if _is_sidecar(container):
+                continue
+            if is_new:
+                self._runtime.init_until[key] = time.monotonic() + self._runtime.init_runs_s()
+            left_s = self._runtime.init_until[key] - time.monotonic()
+            if left_s > 0:
+                return left_s
+            self._runtime.end_init(*key)
+        return None
 
     def _report_no_sandbox(self, pod: Json) -> None:
         """Report this, and containers that a reboot ended; their ids stay."""
@@ -308,5 +359,20 @@ def kubelets_pod(pod: Json) -> Pod:
         return {name: int(amount) for name, amount in found.items() if "/" in name}
 
     meta = pod["metadata"]
+    init_containers = tuple(
+        Container(one["name"], limits(one), restartable=_is_sidecar(one))
+        for one in pod["spec"].get("initContainers") or ()
+    )
     containers = tuple(Container(one["name"], limits(one)) for one in pod["spec"]["containers"])
-    return Pod(meta["name"], namespace=meta["namespace"], uid=meta["uid"], containers=containers)
+    return Pod(
+        meta["name"],
+        namespace=meta["namespace"],
+        uid=meta["uid"],
+        init_containers=init_containers,
+        containers=containers,
+    )
+
+
+def _is_sidecar(container: Json) -> bool:
+    """Whether an init container goes on beside the containers after it."""
+    return container.get("restartPolicy") == "Always"
