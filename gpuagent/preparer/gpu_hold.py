@@ -48,7 +48,8 @@ class GpuHold:
     ) -> None:
         """Hold the GPUs for the claim, as soon as other claims leave room for it.
 
-        If the files cannot be written, the GPUs stay held until kubelet tries again or unprepares the claim.
+        If the record is written and the specification cannot be, the GPUs stay held until kubelet tries again or
+        unprepares the claim.
 
         Args:
             call: kubelet's.

@@ -1,7 +1,8 @@
 """Kills of the agent at random moments of a node's life, counted: `make claim-kills`.
 
-Pods with claims and pods with units come and go, and the node changes its mode. Meanwhile the agent is killed, and
-sometimes kubelet restarts. No GPU may be given twice, nothing may be lost or left, and no pod may wait for long.
+Pods with claims and pods with units come and go, and the node changes its mode. Meanwhile the agent is killed. Sometimes
+kubelet restarts as well, amid its calls or while the agent is away, and the agent has no API server for a while. No GPU
+may be given twice, nothing may be lost or left, and no pod may wait for long.
 """
 
 import argparse
@@ -42,6 +43,7 @@ class Figures:
 
     kills: int = 0
     kubelet_restarts: int = 0
+    api_outages: int = 0
     pods: int = 0
     unit_pods: int = 0
     switches: int = 0
@@ -92,18 +94,36 @@ class KilledNode:
             self._wait_for_driver()
         for _ in range(self.rng.randint(1, 4)):
             self._change()
+        lacks_api = self.rng.random() < 0.1
+        if lacks_api:
+            self.node.server.stop()
+            self.figures.api_outages += 1
+        if self.rng.random() < 0.1:
+            # Kubelet is preparing and unpreparing what has changed.
+            time.sleep(10 ** self.rng.uniform(-3, 0))
+            self._restart_kubelet()
         # A call takes some milliseconds, and a start about a second.
         time.sleep(10 ** self.rng.uniform(-3, 0) if is_served else self.rng.uniform(0, 2))
         self._kill_agent()
         if self.rng.random() < 0.3:
             self._change()
-        if self.rng.random() < 0.1 and not self.units:
-            self.node.kubelet.restart()
-            self.witness.away()
-            self.figures.kubelet_restarts += 1
+        if self.rng.random() < 0.1:
+            self._restart_kubelet()
         if self.rng.random() < 0.3:
             time.sleep(self.rng.uniform(0, 0.5))
         self._start_agent()
+        if lacks_api:
+            time.sleep(self.rng.uniform(0, 2))
+            self.node.server.start()
+            self.witness.away()
+
+    def _restart_kubelet(self) -> None:
+        """Restart kubelet, unless there are pods with units, which a test would have to admit again."""
+        if self.units:
+            return
+        self.node.kubelet.restart()
+        self.witness.away()
+        self.figures.kubelet_restarts += 1
 
     def _kill_agent(self) -> None:
         process = self.node.processes[-1]
@@ -309,7 +329,10 @@ def main() -> None:
     print(killed.report())
     if killed.witness.longest_start_s > given.longest:
         sys.exit(f"A pod waited for {killed.witness.longest_start_s:.1f} s. Is the machine busy?")
-    print("Nothing was lost, nothing was given twice, and nobody waited for long.")
+    print(
+        "Nothing was lost, nothing was given twice, and nobody waited for long, "
+        "but for GPUs of pods that were deleted by force."
+    )
 
 
 if __name__ == "__main__":

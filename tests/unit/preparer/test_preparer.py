@@ -1,6 +1,7 @@
 """Claims are prepared and unprepared; their files outlive the agent, and the claim."""
 
 import contextlib
+import errno
 import json
 import os
 import threading
@@ -23,7 +24,7 @@ from gpuagent.domain.sharing.mode import GPU_MEM, Isolates, Kind, Mode
 from gpuagent.isolation.interface import CannotIsolateError, IsolationError
 from gpuagent.kube.api.claim_fields import CLAIM_FIELDS
 from gpuagent.kube.api.client import _decoded
-from gpuagent.preparer import waits
+from gpuagent.preparer import claim_files, waits
 from gpuagent.preparer.claim_files import ClaimFiles
 from gpuagent.preparer.preparer import Preparer
 from standin.waiting import PATIENCE_S
@@ -963,4 +964,78 @@ def test_a_gpu_that_becomes_unusable_while_the_call_waits_for_another_claim_is_n
     with pytest.raises(Refusal) as caught:
         one.prepare("d", OTHER_UID)
     assert caught.value.reason is Reason.GPU_UNUSABLE
+    assert (one.files(), one.changes[-1]) == ([0, 0], [])
+
+
+@pytest.mark.parametrize(
+    "folder, of_another",
+    [
+        ("state/claims", "cannot write the claim's files"),
+        ("cdi", "is still prepared as a whole GPU for claim default/c"),
+    ],
+)
+def test_a_claim_whose_files_cannot_be_written_is_refused_and_prepared_when_they_can(
+    one, monkeypatch, folder, of_another
+):
+    """The disk is full. With its record, a claim keeps its GPU: kubelet tries again, or unprepares it."""
+    full = one.directory / folder
+    write = claim_files.write_whole
+
+    def fails(path, text, **given):
+        if path.parent == full:
+            raise OSError(errno.ENOSPC, "No space left on device", str(path))
+        write(path, text, **given)
+
+    one.add(result(1, "16Gi"), device_class="gpu.gpuagent.io")
+    one.add(result(1, "4Gi"), name="d", uid=OTHER_UID)
+    with monkeypatch.context() as patched:
+        patched.setattr(claim_files, "write_whole", fails)
+        patched.setattr(waits, "WAIT_S", 0.0)
+        with pytest.raises(Refusal, match="cannot write the claim's files: .*No space left") as caught:
+            one.prepare()
+        assert caught.value.message in one.events[-1].message
+        with pytest.raises(Refusal, match=of_another):
+            one.prepare("d", OTHER_UID)
+    one.prepare()
+    assert one.files() == [1, 1]
+    one.preparer.unprepare(UID)
+    one.prepare("d", OTHER_UID)
+    assert one.files() == [1, 1]
+
+
+@pytest.mark.parametrize("folder", ["state/claims", "cdi"])
+def test_what_was_written_of_a_claim_before_the_disk_was_full_goes_with_it(one, monkeypatch, folder):
+    """Also if the agent ends meanwhile: kubelet has the next one unprepare the claim."""
+    full = one.directory / folder
+    write = claim_files.write_whole
+
+    def fails(path, text, **given):
+        if path.parent == full:
+            raise OSError(errno.EROFS, "Read-only file system", str(path))
+        write(path, text, **given)
+
+    one.add(result(1))
+    with monkeypatch.context() as patched:
+        patched.setattr(claim_files, "write_whole", fails)
+        with pytest.raises(Refusal, match="Read-only file system"):
+            one.prepare()
+    one.begin()
+    one.preparer.unprepare(UID)
+    assert one.files() == [0, 0]
+
+
+def test_a_claim_whose_files_cannot_be_removed_keeps_its_gpu_until_they_can(one, monkeypatch):
+    """Otherwise an agent that starts again would have the claim, and the GPU would be given twice or never."""
+    one.add(result(1))
+    one.prepare()
+
+    def fails(*_, **__):
+        raise OSError(errno.EROFS, "Read-only file system")
+
+    with monkeypatch.context() as patched:
+        patched.setattr("pathlib.Path.unlink", fails)
+        with pytest.raises(Refusal, match="cannot remove the claim's files: .*Read-only"):
+            one.preparer.unprepare(UID)
+    assert one.changes[-1] == [UID]
+    one.preparer.unprepare(UID)
     assert (one.files(), one.changes[-1]) == ([0, 0], [])
