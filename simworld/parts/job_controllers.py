@@ -41,7 +41,7 @@ class Workload:
         admitted: whether gates are lifted.
         suspended: whether its controller keeps no pods.
         ended: whether its controller is gone.
-        disturbed: whether a pod of it was deleted or has failed.
+        disturbed: whether a pod of it was ever deleted, or has ended.
         names: how many names its controller has used.
     """
 
@@ -200,6 +200,9 @@ class JobControllers:
                 return
             pod = self.pod_of(workload, index)
             if pod is None:
+                if index in workload.pods:
+                    # The action that deletes any pod has deleted it.
+                    workload.disturbed = True
                 self._create(workload, index)
                 kernel().sleep(self._chance.random() * self._chance.choice((0.01, 0.01, 1.0)))
             elif (pod.get("status") or {}).get("phase") in ENDED:
