@@ -237,16 +237,9 @@ class Job:
 
     def may_start(self) -> list[PodFacts]:
         """The pods that wait for room only."""
-        if self.problem():
+        if self.problem() or not self.is_complete:
             return []
-        if self.is_complete:
-            return self.members.to_place()
-        # Those of a plan that is written start in any case, whoever has gone since.
-        started = self.members.start.uids
-        if started.isdisjoint(self.members.pending):
-            # So it is with most jobs that wait, and to look through their pods with each event would take long.
-            return []
-        return [pod for pod in self.members.to_place() if pod.uid in started]
+        return self.members.to_place()
 
     def to_plan(self) -> list[PodFacts]:
         """The pods that may be planned now; empty until kube-scheduler has come to enough of them."""
@@ -331,7 +324,9 @@ class Job:
         members = self.members
         if pod.uid in members.surplus:
             return f"all of its {members.wanted} pods are there; a second job in the namespace needs its own name"
-        if self.is_complete or pod.uid in members.start.uids:
+        # Whoever has gone since, the pods of a written plan start. If it ends and none is bound, the job has not started.
+        is_being_bound = self.plan is not None and self.plan.is_written and pod.uid in self.plan.places
+        if self.is_complete or is_being_bound:
             return ""
         wanted = next(iter(members.replicas), None)
         if wanted is None and members.unknown:

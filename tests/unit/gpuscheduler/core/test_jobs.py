@@ -451,6 +451,26 @@ def test_a_written_plan_of_which_no_pod_was_bound_starts_no_job_in_part(two_node
     assert not two_nodes.filter("b").nodes
 
 
+def test_a_job_whose_written_plan_ended_without_a_bound_pod_waits_for_all_of_its_pods_again(two_nodes):
+    """Such as when a GPU fails right after the plan was written, and somebody deletes a pod before it is repaired."""
+    for name in ("a", "b", "c"):
+        two_nodes.create(name, whole=2, replicas=3)
+    on = {name: two_nodes.filter(name).nodes[0] for name in ("a", "b", "c")}
+    for name, node in on.items():
+        two_nodes.bind(name, node)
+    two_nodes.scheduling.pod_gone("a", two_nodes.now)
+    assert two_nodes.filter("b").nodes == (on["b"],), "a Binding may be on its way"
+    two_nodes.now = COMMITTED_S
+    two_nodes.scheduling.tick(two_nodes.now)
+    two_nodes.now += RETRY_FIRST_S
+    two_nodes.scheduling.tick(two_nodes.now)
+    for name in ("b", "c"):
+        assert "2 of 3 pods are there" in str(two_nodes.filter(name).unresolvable)
+    assert two_nodes.reserved() == 0
+    two_nodes.create("d", whole=2, replicas=3)
+    two_nodes.run("b", "c", "d")
+
+
 def test_a_plan_that_a_tenant_wrote_reserves_nothing_that_is_in_use(two_nodes):
     text = '{"b":["n1",{"used":[[0,-1,-1],[9,-1,-1]],"containers":{}}],"c":[1],"d":7}'
     two_nodes.create("a", whole=2, replicas=3, on="n1", annotations={COMMIT_ANNOTATION: text, GROUP_ANNOTATION: "0,1"})
