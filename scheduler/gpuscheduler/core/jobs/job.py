@@ -324,7 +324,7 @@ class Job:
         members = self.members
         if pod.uid in members.surplus:
             return f"all of its {members.wanted} pods are there; a second job in the namespace needs its own name"
-        # Whoever has gone since, the pods of a written plan start. If it ends and none is bound, the job has not started.
+        # Pods of a written plan start, whoever has gone since. Once it has ended, a job of which none is bound waits.
         is_being_bound = self.plan is not None and self.plan.is_written and pod.uid in self.plan.places
         if self.is_complete or is_being_bound:
             return ""
