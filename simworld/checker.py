@@ -117,7 +117,7 @@ def _check_pod(world: "World", pod: Json) -> None:
     if "deletionTimestamp" in meta:
         world.history.break_promise(f"{name} on {node} was deleted and does not end")
         return
-    if phase != "Running" and not _is_refused_for_its_request(pod):
+    if phase != "Running" and not _says_why_it_waits(pod):
         world.history.break_promise(f"{name} on {node} does not run: {status}")
         return
     _check_containers(world, pod, is_said_to_run=phase == "Running")
@@ -134,21 +134,24 @@ def _check_containers(world: "World", pod: Json, *, is_said_to_run: bool) -> Non
             world.history.break_promise(f"{meta['name']}/{container['name']} is said to run and does not")
 
 
-def _is_refused_for_its_request(pod: Json) -> bool:
-    """Whether its containers wait with a sentence that says what the pod has to ask for.
+def _says_why_it_waits(pod: Json) -> bool:
+    """Whether its containers wait with a sentence that says why they never start.
 
     In mode core_mem a container asks for memory and compute, or for neither. No scheduler checks that, so such a pod is
-    refused when its container starts, and stays.
+    refused when its container starts, and stays. So does a pod whose GPU is lost for good before its container starts.
     """
     wanted = limits(pod)
     asks_for_half = (MEMORY in wanted) != (CORES in wanted)
+    reasons = ["is gone from this node"]
+    if asks_for_half:
+        reasons.append("a container has both, or neither")
     messages = []
     for status in pod["status"].get("containerStatuses") or ():
         waiting = status["state"].get("waiting")
         if waiting is not None:
             messages.append(waiting.get("message", ""))
-    says_so = all("a container has both, or neither" in message for message in messages)
-    return asks_for_half and bool(messages) and says_so
+    said = [any(reason in message for reason in reasons) for message in messages]
+    return bool(said) and all(said)
 
 
 def _check_grant(world: "World", pod: Json, container: Json, living: Living) -> None:

@@ -229,13 +229,14 @@ class World:
         return max((left[resource] for left in free_by_gpu(self, node).values()), default=0)
 
     def _some_annotations(self, node: SimulatedNode, amount: int) -> dict[str, str]:
-        """Annotations of a pod of the node, as if it had so many units of the fullest GPU."""
+        """Annotations of a pod of the node, as if it had so many units of the fullest GPU.
+
+        They name the pod, because the copy of a decision that names none and fits by chance counts as one.
+        """
         for pod in self.api.objects.peek("pods"):
             annotations: dict[str, str] = pod["metadata"].get("annotations") or {}
-            if annotations and pod["spec"].get("nodeName") == node.name:
-                says_whose = DECIDED_ANNOTATION in annotations
-                more = _decision(self._fullest_gpu(node), amount) if says_whose else {}
-                return annotations | more
+            if DECIDED_ANNOTATION in annotations and pod["spec"].get("nodeName") == node.name:
+                return annotations | _decision(self._fullest_gpu(node), amount)
         return {}
 
     def _fullest_gpu(self, node: SimulatedNode) -> int:

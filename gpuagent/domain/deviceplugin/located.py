@@ -74,6 +74,11 @@ def _unlisted(
     """GPU UUID of an id of this node that is not advertised now, for example after a mode switch."""
     unit = parse_id(device_id)
     gpu = snapshot.gpu_by_key.get(unit.gpu_key) if unit else None
+    if unit and gpu is None:
+        # Kubelet keeps a pod on its devices for good, also if the agent starts after the GPU has gone.
+        gone = f"the GPU of device {device_id!r} is gone from this node, or the driver does not show it"
+        advice = "the pod cannot get another one: delete it, so that its controller makes a new pod"
+        raise Refusal(Reason.UNKNOWN_DEVICE, f"{resource}: {gone}; {advice}")
     exists = False
     if unit and gpu:
         exists = unit.n < units_of(gpu, unit.kind, snapshot.policy.unit)

@@ -185,6 +185,11 @@ def a_device_that_does_not_exist() -> Refusal:
 
 
 @case
+def a_device_whose_gpu_is_gone() -> Refusal:
+    return refused(share(), lambda a: a.prestart(MEM, ["gone234567-ms-0"]))
+
+
+@case
 def a_gpu_that_is_gone() -> Refusal:
     kubelet = mesh(pod_json("a", {WHOLE: 2}))
     offered = sorted(kubelet.node.ids(WHOLE))
