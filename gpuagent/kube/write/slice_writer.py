@@ -80,7 +80,9 @@ class SliceWriter(KeyedReconciler[SliceWrite]):
         except KubeError as err:
             if err.status not in _NO_DRY_RUN:
                 raise
-            log.warning("Failed to find out which fields of ResourceSlices the API server keeps", extra={"reason": err})
+            # Not the error itself: its frames would keep the connection for as long as the record is kept.
+            extra = {"reason": str(err)}
+            log.warning("Failed to find out which fields of ResourceSlices the API server keeps", extra=extra)
         else:
             stored = mapping(answer.get("spec"))
         self._on_probed(value.body["spec"], stored)
