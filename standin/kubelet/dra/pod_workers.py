@@ -112,6 +112,7 @@ class PodWorkers:
         self._stopping = False
         self._woken: set[str] = set()
         self._workers: dict[str, threading.Thread] = {}
+        self._rejected: dict[str, Pod] = {}
         self._thread = threading.Thread(target=self._run, name="standin-pods", daemon=True)
 
     def start(self) -> None:
@@ -143,6 +144,7 @@ class PodWorkers:
         last = -1
         while not self._stopping:
             self._kill_orphans(self.active())
+            self._forget_rejected()
             for pod in self._new_pods():
                 if self._stopping:
                     return
@@ -164,10 +166,17 @@ class PodWorkers:
         ours = kubelets_pod(pod)
         is_deleted = "deletionTimestamp" in pod["metadata"]
         if not is_deleted and not self._admitted(pod, ours):
+            self._rejected[ours.uid] = ours
             return
         worker = threading.Thread(target=self._work, args=(pod, ours), name="standin-pod", daemon=True)
         self._workers[ours.uid] = worker
         worker.start()
+
+    def _forget_rejected(self) -> None:
+        """Have kubelet list no pod that it has rejected and that is deleted by now: such a pod has no worker."""
+        there = {pod["metadata"]["uid"] for pod in self._pods()}
+        for uid in self._rejected.keys() - there:
+            self._kubelet.remove(self._rejected.pop(uid))
 
     def _kill_orphans(self, active: Collection[str]) -> None:
         """End the containers of pods that have no worker and get none, as kubelet's housekeeping does.
