@@ -45,7 +45,8 @@ class Finding:
         said = kind_of(self.broken).replace("|", "/").replace("\n", " ") or "nothing"
         found = "yes" if self.broken else "no"
         words = self.fault.replace("_", " ")
-        return f"| {words} | {found} | {self.world} | {self.seconds:.0f} | {self.turns} | {said} |"
+        cells = (words, found, self.world, f"{self.seconds:.0f}", str(self.turns), said)
+        return f"| {' | '.join(cells)} |"
 
 
 @dataclass(frozen=True, slots=True)

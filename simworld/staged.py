@@ -59,14 +59,17 @@ def _pod_that_is_forgotten(seed: int, chance: random.Random) -> Scenario:
 def _slow_lists(seed: int, chance: random.Random) -> Scenario:
     """Kubelet's lists do not have what was allocated while they were on their way."""
     mode = chance.choice(("share", "cgpu", "core_mem"))
-    wants = Wants(mode, (chance.choice((20, 40)),))
-    actions = [Action(0.5, "slow_lists", (chance.choice((1.0, 2.0, 4.0)), LASTS_S))]
+    size = chance.choice((20, 40))
+    wants = Wants(mode, (size,))
+    late_s = chance.choice((1.0, 2.0, 4.0))
+    actions = [Action(0.5, "slow_lists", (late_s, LASTS_S))]
     kinds: list[Maker] = [wants.pod, wants.pod_that_ends, wants.pod_that_ends, wants.name_again, _forced_deletion]
     actions += _at_random(chance, kinds, 24, 1.0, LASTS_S)
     if chance.random() < 0.5:
         actions += _at_random(chance, [_other_mode], 3, 3.0, LASTS_S - 5.0)
     decides = chance.random() < 0.8
-    return _world(seed, chance, gpus=chance.choice((2, 4)), mode=mode, actions=actions, decides=decides)
+    gpus = chance.choice((2, 4))
+    return _world(seed, chance, gpus=gpus, mode=mode, actions=actions, decides=decides)
 
 
 def _mode_that_changes_while_calls_wait(seed: int, chance: random.Random) -> Scenario:
@@ -87,11 +90,14 @@ def _gpu_that_stays_lost(seed: int, chance: random.Random) -> Scenario:
     """A GPU is lost, and pods go on to come and end."""
     mode = chance.choice(("share", "cgpu", "core_mem", "topology"))
     wants = Wants(mode, chance.choice(((8, 20), (40, 70))))
-    lost = Action(2.0 + chance.random() * 5.0, "break_gpu", (0, chance.randrange(1000), 0))
+    lost_at = 2.0 + chance.random() * 5.0
+    which = chance.randrange(1000)
+    lost = Action(lost_at, "break_gpu", (0, which, 0))
     kinds: list[Maker] = [wants.pod, wants.pod_that_ends, wants.pod_that_ends, _forced_deletion]
     pods = _at_random(chance, kinds, 20, 0.1, LASTS_S)
     decides = chance.random() < 0.5
-    return _world(seed, chance, gpus=chance.choice((2, 4)), mode=mode, actions=[lost, *pods], decides=decides)
+    gpus = chance.choice((2, 4))
+    return _world(seed, chance, gpus=gpus, mode=mode, actions=[lost, *pods], decides=decides)
 
 
 def _reservations_that_kubelet_loses(seed: int, chance: random.Random) -> Scenario:
@@ -103,7 +109,8 @@ def _reservations_that_kubelet_loses(seed: int, chance: random.Random) -> Scenar
         actions.append(Action(begins, *restart_slow_agent(chance)))
         actions += _at_random(chance, [wants.pod, wants.pod, wants.pod_that_ends], 8, begins, begins + 8.0)
     decides = chance.random() < 0.5
-    return _world(seed, chance, gpus=chance.choice((2, 4)), mode=mode, actions=actions, decides=decides)
+    gpus = chance.choice((2, 4))
+    return _world(seed, chance, gpus=gpus, mode=mode, actions=actions, decides=decides)
 
 
 def _forbidden_writes(seed: int, chance: random.Random) -> Scenario:
@@ -116,7 +123,8 @@ def _forbidden_writes(seed: int, chance: random.Random) -> Scenario:
     actions += [Action(begins, "deny_pods", (lasts_s,)), Action(begins, "deny_nodes", (lasts_s,))]
     actions += _at_random(chance, [wants.pod], 3, begins + 0.1, begins + 1.0)
     if chance.random() < 0.5:
-        actions.append(Action(begins + 1.5, "set_mode", (0, chance.choice(("share", "topology", "core_mem")))))
+        next_mode = chance.choice(("share", "topology", "core_mem"))
+        actions.append(Action(begins + 1.5, "set_mode", (0, next_mode)))
     return _world(seed, chance, gpus=2, mode=mode, actions=actions)
 
 
@@ -127,11 +135,14 @@ def _decisions_of_tenants(seed: int, chance: random.Random) -> Scenario:
         amount = chance.choice((8, 20, 40, 100))
         claimed = chance.choice((amount, 80, 100, 640))
         at = 1.0 + 2.0 * number + chance.random()
-        actions.append(Action(at, "create_pod_with_decision", (amount, chance.randrange(2), claimed)))
-        actions.append(_pod_of(chance.choice((8, 20, 40)), at + chance.random() * 0.2))
+        gpu = chance.randrange(2)
+        actions.append(Action(at, "create_pod_with_decision", (amount, gpu, claimed)))
+        size = chance.choice((8, 20, 40))
+        actions.append(_pod_of(size, at + chance.random() * 0.2))
     actions += _at_random(chance, [_forced_deletion], 12, 4.0, LASTS_S)
     decides = chance.random() < 0.5
-    return _world(seed, chance, gpus=2, mode=chance.choice(("share", "cgpu")), actions=actions, decides=decides)
+    mode = chance.choice(("share", "cgpu"))
+    return _world(seed, chance, gpus=2, mode=mode, actions=actions, decides=decides)
 
 
 def _world(  # noqa: PLR0913 (the fields of a scenario)

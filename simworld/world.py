@@ -498,8 +498,10 @@ class World:
         uid = pod["metadata"]["uid"]
         self.history.pods[uid] = name if namespace == "default" else f"{namespace}/{name}"
         asks = ", ".join(f"{amount} {resource}" for resource, amount in limits.items())
-        before = ", ".join(container["name"] for container in init)
-        self.history.note("user", f"creates {name} ({uid[:8]}): {containers} x {asks}{before and ' after ' + before}")
+        what = f"creates {name} ({uid[:8]}): {containers} x {asks}"
+        if init:
+            what += " after " + ", ".join(container["name"] for container in init)
+        self.history.note("user", what)
         return pod
 
     def delete(self, pod: Json, grace_s: int) -> None:

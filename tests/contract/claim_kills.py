@@ -330,7 +330,7 @@ def main() -> None:
     if killed.witness.longest_start_s > given.longest:
         sys.exit(f"A pod waited for {killed.witness.longest_start_s:.1f} s. Is the machine busy?")
     print(
-        "Nothing was lost, nothing was given twice, and nobody waited for long, "
+        "Nothing was lost, nothing was given twice, and no wait was long, "
         "but for GPUs of pods that were deleted by force."
     )
 

@@ -79,9 +79,6 @@ def _unlisted(
         gone = f"the GPU of device {device_id!r} is gone from this node, or the driver does not show it"
         advice = "the pod cannot get another one: delete it, so that its controller makes a new pod"
         raise Refusal(Reason.UNKNOWN_DEVICE, f"{resource}: {gone}; {advice}")
-    exists = False
-    if unit and gpu:
-        exists = unit.n < units_of(gpu, unit.kind, snapshot.policy.unit)
-    if gpu is None or not exists:
+    if unit is None or gpu is None or unit.n >= units_of(gpu, unit.kind, snapshot.policy.unit):
         raise Refusal(Reason.UNKNOWN_DEVICE, f"{resource}: device {device_id!r} does not exist on this node")
     return gpu.uuid

@@ -412,7 +412,7 @@ def test_whatever_a_claim_waits_for_people_learn_that_its_node_has_left_the_mode
 
 
 def test_a_claim_that_is_prepared_keeps_its_pods_after_its_node_has_left_the_mode(one, monkeypatch):
-    """Kubelet has it prepared again, for example after a restart. Its pods run, so nobody should delete them."""
+    """Kubelet has it prepared again, for example after a restart. Its pods run, so the sentence must not say to delete them."""
     monkeypatch.setattr(waits, "WAIT_S", 0.0)
     one.add(result(1))
     one.prepare()

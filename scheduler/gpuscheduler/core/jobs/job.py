@@ -324,7 +324,7 @@ class Job:
         members = self.members
         if pod.uid in members.surplus:
             return f"all of its {members.wanted} pods are there; a second job in the namespace needs its own name"
-        # Pods of a written plan start, whoever has gone since. Once it has ended, a job of which none is bound waits.
+        # The pods of a written plan start even if others of the job have gone. After the plan, the job waits for all.
         is_being_bound = self.plan is not None and self.plan.is_written and pod.uid in self.plan.places
         if self.is_complete or is_being_bound:
             return ""

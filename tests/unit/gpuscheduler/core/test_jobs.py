@@ -452,7 +452,7 @@ def test_a_written_plan_of_which_no_pod_was_bound_starts_no_job_in_part(two_node
 
 
 def test_a_job_whose_written_plan_ended_without_a_bound_pod_waits_for_all_of_its_pods_again(two_nodes):
-    """Such as when a GPU fails right after the plan was written, and somebody deletes a pod before it is repaired."""
+    """For example, a GPU fails right after the plan was written, and a pod is deleted before the GPU is repaired."""
     for name in ("a", "b", "c"):
         two_nodes.create(name, whole=2, replicas=3)
     on = {name: two_nodes.filter(name).nodes[0] for name in ("a", "b", "c")}

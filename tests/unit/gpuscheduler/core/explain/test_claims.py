@@ -461,7 +461,7 @@ def test_devices_of_other_drivers_that_are_not_of_one_node_are_not_checked():
 
 
 def test_pods_of_jobs_are_explained_by_their_claims():
-    """kube-scheduler places them one by one, and nobody counts them as a job."""
+    """kube-scheduler places them one by one, so they are not a job."""
     labels = {"gpu-topology": "train", "gpu-topology-replica": "2"}
     given = {**TWO_NODES, "claims": [claim("mine", request(memory="100Gi"))]}
     assert why(pod("mine", labels=labels), **given).startswith("wants 100Gi on one GPU: the largest GPU has 80Gi")
