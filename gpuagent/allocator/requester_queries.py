@@ -17,6 +17,7 @@ from gpuagent.domain.deviceplugin.admission.requester import (
 )
 from gpuagent.domain.deviceplugin.admission.requesting_container import identify
 from gpuagent.domain.deviceplugin.occupancy import Occupancy
+from gpuagent.domain.pods.holdings import lists_ended
 from gpuagent.domain.pods.pod import PodName
 from gpuagent.domain.snapshot import Snapshot
 
@@ -30,6 +31,8 @@ REST_S = 5.0
 
 MOST_FETCHED = 8
 """Pods that are read one by one from the API server for one call; where more are missing, all are read at once."""
+
+_NOT_SHOWN = "the API server did not show the node's pods in time"
 
 Fetch = Callable[[Collection[PodName] | None, float], frozenset[str] | None]
 """Reads pods of this node, which the watch may not have shown yet, within a timeout in seconds; None: all of them.
@@ -124,6 +127,9 @@ class ContainerSearch:
         was_silent = query.unanswered
         unread = self._pods_to_read(requester, query, occupancy)
         if unread is not None and not unread:
+            newer = self._newer_pods(requester, query, snap) if may_list else set()
+            if newer:
+                return self._among_newer(request, requester, query, newer, certainly=certainly)
             return requester if snap.schedulers.assumed else _without_decision(requester)
         shown = self._read_pods(unread)
         if shown is None and not was_silent:
@@ -150,9 +156,42 @@ class ContainerSearch:
         if shown is None and snap.schedulers.may_have_decided:
             # Most pods that were not read yet ask for no GPU: naming these would mislead.
             candidates = () if snap.unread_pods else tuple(unread or snap.schedulers.decided)
-            why = "the API server did not show the node's pods in time"
-            return UnseenPod(why=why, maybe_decided=True, candidates=candidates)
+            return UnseenPod(why=_NOT_SHOWN, maybe_decided=True, candidates=candidates)
         return _without_decision(requester)
+
+    def _newer_pods(self, requester: Requester, query: KubeletQuery, snap: Snapshot) -> set[PodName]:
+        """Pods without devices that kubelet lists and the agent has not seen, if one of them may be the requester's.
+
+        Before 1.34, kubelet also lists pods that it has rejected. So a pod that the agent knows need not be the one
+        that asks. A pod that has devices and lacks others is.
+        """
+        matters = snap.schedulers.may_have_decided and lists_ended(snap.allocations.kubelet)
+        has_devices = bool(requester.container_gpus or requester.init_gpus or requester.sidecar_gpus)
+        if isinstance(requester, Unknown) or has_devices or not matters:
+            return set()
+        listed = query(None) or ()
+        return _without_devices(listed, snap) - {pod.name for pod in snap.pods}
+
+    def _among_newer(
+        self,
+        request: AllocationRequest,
+        requester: Requester,
+        query: KubeletQuery,
+        newer: Collection[PodName],
+        *,
+        certainly: bool,
+    ) -> Requester:
+        """The requester after these pods were read. A static one is not at the API server, and has no decision."""
+        shown = self._read_pods(newer if len(newer) <= MOST_FETCHED else None)
+        occupancy = self._state.occupancy()
+        if shown is None:
+            # The watch may have shown them while an overloaded API server let the read wait.
+            missing = set(newer) - {pod.name for pod in occupancy.snapshot.pods}
+            if missing:
+                return UnseenPod(why=_NOT_SHOWN, maybe_decided=True, candidates=tuple(missing))
+        elif not shown:
+            return requester
+        return identify(request, occupancy.tracker, occupancy.snapshot, query, certainly=certainly)
 
     def _pods_to_read(
         self,

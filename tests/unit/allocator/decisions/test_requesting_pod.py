@@ -58,6 +58,30 @@ def test_a_pod_that_kubelet_has_just_rejected_is_not_taken_for_the_requesting_po
     assert (at(kubelet, "both"), at(kubelet, "both", "main-1")) == ([2], [3])
 
 
+def test_a_rejected_pod_is_not_taken_for_one_that_the_watch_has_not_shown():
+    """Before 1.34 kubelet lists both, and both ask for the same."""
+    kubelet = kubelet_with(decided("rejected", 0))
+    kubelet.allocations.rejected = {"rejected"}
+    kubelet.unseen = [decided("next", 1, second=1)]
+    serve(kubelet, "next")
+    assert at(kubelet, "next") == [1]
+
+
+def test_beside_a_rejected_pod_one_that_the_api_server_does_not_show_is_refused():
+    kubelet = kubelet_with(decided("rejected", 0))
+    kubelet.allocations.rejected = {"rejected"}
+    kubelet.unseen = None
+    refusal = kubelet.refusal(lambda: serve(kubelet, "next"))
+    assert refusal.reason is Reason.UNKNOWN_POD
+
+
+def test_a_static_pod_that_the_agent_cannot_see_keeps_no_other_from_its_gpu():
+    kubelet = kubelet_with(decided("next", 1))
+    kubelet.allocations.rejected = {"static"}
+    serve(kubelet, "next")
+    assert at(kubelet, "next") == [1]
+
+
 @pytest.mark.parametrize("first", [True, False], ids=["the older", "the newer"])
 def test_kubelet_may_have_rejected_any_of_the_pods_that_the_agent_got_together(first):
     """The agent was restarted. Kubelet, which took pods as they were bound, lists the rejected one, too."""
@@ -183,9 +207,9 @@ def test_kubelet_is_asked_only_where_schedulers_chose_gpus_for_pods_to_come():
     assert kubelet.allocations.queries == 0
     kubelet = kubelet_with(*(decided(f"p{n}", 0, second=n) for n in range(3)))
     serve(kubelet, "p0")
-    assert kubelet.allocations.queries == 1
+    assert kubelet.allocations.queries == 2, "once for this pod, and once for others that it lists"
     serve(kubelet, "p2")
-    assert kubelet.allocations.queries == 2
+    assert kubelet.allocations.queries == 4
 
 
 @pytest.mark.parametrize("left", [1, 3])
