@@ -140,8 +140,8 @@ random-plans: $(STAMP)  ## plans of 2,000 random jobs of each kind that fit, aga
 random-cluster: $(STAMP)  ## 200,000 steps of random clusters for gpuscheduler, counted (STEPS=50000, SEED=7)
 	$(BIN)/python -m tests.unit.gpuscheduler.core.long_random_cluster $(if $(STEPS),--steps $(STEPS)) $(if $(SEED),--seed $(SEED))
 
-simulate: $(STAMP)  ## a whole cluster in one process, in virtual time, with faults, from new seeds (MINUTES=10; SEED=7: one, told; KEEP=name: as a test)
-	$(BIN)/python -m simworld $(if $(SEED),--seed $(SEED),--minutes $(MINUTES)) $(if $(KEEP),--keep $(KEEP)) $(ARGS)
+simulate: $(STAMP)  ## a whole cluster in one process, in virtual time, with faults, from new seeds (MINUTES=10, or SEEDS=100; SEED=7: one, told; KEEP=name: as a test)
+	$(BIN)/python -m simworld $(if $(SEED),--seed $(SEED),$(if $(SEEDS),--seeds $(SEEDS),--minutes $(MINUTES))) $(if $(KEEP),--keep $(KEEP)) $(ARGS)
 
 small-worlds: $(STAMP)  ## every order of events of a small cluster to a depth, states counted (DEPTH=10; ARGS="--begins running")
 	$(BIN)/python -m simworld.small --depth $(or $(DEPTH),9) $(ARGS)

@@ -31,12 +31,11 @@ def main() -> int:
         command = [sys.executable, "-m", "simworld", *sys.argv[1:]]
         os.execve(sys.executable, command, {**os.environ, "PYTHONHASHSEED": "0"})  # noqa: S606 (the same program)
     parser = argparse.ArgumentParser(prog="python -m simworld", description=__doc__)
-    parser.add_argument("--minutes", type=float, default=10.0, help="how long new seeds are played")
+    # A number of seeds has no time: a busy machine would pass with a few of them.
+    extent = parser.add_mutually_exclusive_group()
+    extent.add_argument("--minutes", type=float, default=10.0, help="begin seeds for so long")
+    extent.add_argument("--seeds", type=int, default=None, help="play so many seeds, however long that takes")
     parser.add_argument("--first", type=int, default=None, help="the first seed; by default, one from the clock")
-    parser.add_argument("--seeds", type=int, default=None, help="how many seeds are played at most")
-    parser.add_argument(
-        "--settled", action="store_true", help="leave out worlds with claims or with two replicas of gpuscheduler"
-    )
     parser.add_argument(
         "--small", action="store_true", help="play the small worlds of the seeds, in which faults are looked for"
     )
@@ -60,7 +59,7 @@ def main() -> int:
 
     replace_machine()
     from simworld import put_back  # noqa: PLC0415
-    from simworld.play import play_many, play_one  # noqa: PLC0415
+    from simworld.play import play_one  # noqa: PLC0415
     from simworld.put_back_table import Search, print_table  # noqa: PLC0415
     from simworld.stored import read_stored  # noqa: PLC0415
 
@@ -78,33 +77,35 @@ def main() -> int:
             return 1 if play_one(read_stored(given.scenario).scenario, root, 0) else 0
         if given.seed is not None:
             return _play_seed(given, root)
-        draw = _drawing(given)
         first = int(_began_at) if given.first is None else given.first
         if is_table:
             cpu_s = given.minutes * 60 * given.jobs
             return print_table(given.put_back, Search(first, cpu_s, given.jobs, root))
-        totals = play_many(
-            first,
-            given.minutes * 60,
-            given.seeds,
-            given.jobs,
-            root,
-            _clock,
-            until_found=bool(given.put_back),
-            settled=given.settled,
-            draw=draw,
-        )
-        if not totals.failed:
-            return 0
-        if not given.put_back:
-            seed = totals.failed[0]
-            play_one(draw(seed), root, given.tries)
-            kind = " --small" if given.small else " --staged" if given.staged else ""
-            again = f".venv/bin/python -m simworld --seed {seed}{kind}"
-            print(f"again: {again}      (--keep NAME: among the tests from now on)")
-        return 1
+        return _play_seeds(given, first, root)
     finally:
         shutil.rmtree(root, ignore_errors=True)
+
+
+def _play_seeds(given: argparse.Namespace, first: int, root: Path) -> int:
+    """Play seeds from the first one on. The first that breaks a promise is told, unless a fault was put back."""
+    from simworld.play import play_many, play_one  # noqa: PLC0415 (after the machine is replaced)
+
+    draw = _drawing(given)
+    seconds = given.minutes * 60 if given.seeds is None else None
+    until_found = bool(given.put_back)
+    totals = play_many(first, seconds, given.seeds, given.jobs, root, _clock, until_found=until_found, draw=draw)
+    if not totals.seeds:
+        print("No world was played. Give --seeds or --minutes more than 0.")
+        return 1
+    if not totals.failed:
+        return 0
+    if not given.put_back:
+        seed = totals.failed[0]
+        play_one(draw(seed), root, given.tries)
+        kind = " --small" if given.small else " --staged" if given.staged else ""
+        again = f".venv/bin/python -m simworld --seed {seed}{kind}"
+        print(f"again: {again}      (--keep NAME: among the tests from now on)")
+    return 1
 
 
 def _drawing(given: argparse.Namespace) -> "Callable[[int], Scenario]":

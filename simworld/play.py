@@ -2,6 +2,7 @@
 
 import faulthandler
 import json
+import math
 import os
 import resource
 import shutil
@@ -170,22 +171,22 @@ class Fork:
 
 def play_many(  # noqa: PLR0913 (what was given)
     first: int,
-    seconds: float,
+    seconds: float | None,
     most: int | None,
     jobs: int,
     root: Path,
     clock: Callable[[], float],
     *,
     until_found: bool = False,
-    settled: bool = False,
     draw: Callable[[int], Scenario] = draw_world,
 ) -> Totals:
-    """Play seeds from the first one on until the time is over, or so many.
+    """Play seeds from the first one on until the time is over, or so many of them.
 
-    With `until_found`, no more seeds begin once one was. With `settled`, only settled worlds are played.
+    Either of `seconds` and `most` is None. A number of seeds has no time: a busy machine would pass with a few of them.
+    With `until_found`, no more seeds begin once one was.
     """
     began = clock()
-    until = began + seconds
+    until = math.inf if seconds is None else began + seconds
     next_line_at = began + PROGRESS_S
     running: list[Fork] = []
     seed = first
@@ -198,13 +199,8 @@ def play_many(  # noqa: PLR0913 (what was given)
 
     while running or may_begin():
         while len(running) < jobs and may_begin():
-            scenario = draw(seed)
+            running.append(Fork(draw(seed), root))
             seed += 1
-            if settled and not scenario.is_settled:
-                continue
-            running.append(Fork(scenario, root))
-        if not running:
-            break  # the last seeds were left out
         fork = running.pop(0)
         outcome = fork.outcome()
         totals.add(fork.scenario, turns=outcome.turns, starts=outcome.starts, virtual_s=outcome.seconds)

@@ -60,11 +60,6 @@ class Scenario:
     names_a_part: bool = False
     isolates: bool = False
 
-    @property
-    def is_settled(self) -> bool:
-        """Whether every violation in such worlds was understood: of claims and of two replicas, some are not yet."""
-        return not self.has_claims and not self.replicas
-
 
 LATER_SEEDS = 1_000_000
 """Seeds from this one on draw also what came later: those below stay the worlds that CI plays and the tables name."""

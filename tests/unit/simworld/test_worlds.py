@@ -5,6 +5,7 @@ import sys
 
 from simworld.scenario import Action, Scenario, draw
 from simworld.shrink import kind_of, shrunk
+from tests.unit.simworld.own_process import output_of
 
 
 def simulate(*arguments):
@@ -14,6 +15,50 @@ def simulate(*arguments):
     )
     assert done.returncode in (0, 1), done.stderr
     return done.returncode, done.stdout
+
+
+SLOW_MACHINE = """
+import itertools
+from pathlib import Path
+from simworld.runtime.replace import replace_machine
+replace_machine()
+from simworld import play
+class Fork:
+    def __init__(self, scenario, root):
+        self.scenario = scenario
+    def outcome(self):
+        return play.Outcome(self.scenario.seed, (), turns=1, seconds=1.0, starts=1, story=())
+play.Fork = Fork
+an_hour_passes_at_each_look = itertools.count(0.0, 3600.0).__next__
+totals = play.play_many(1, {seconds}, {most}, 2, Path("unused"), an_hour_passes_at_each_look)
+"""
+
+
+def test_a_number_of_seeds_is_played_however_slow_the_machine_is():
+    """Else a busy machine would pass with a few of them."""
+    assert "100 seeds from 1: 0 broken" in output_of(SLOW_MACHINE.format(seconds=None, most=100))
+
+
+def test_no_seeds_begin_when_the_time_is_over():
+    assert "2 seeds from 1: 0 broken" in output_of(SLOW_MACHINE.format(seconds=3.5 * 3600.0, most=None))
+
+
+def test_a_number_of_seeds_has_no_time():
+    refused = subprocess.run(
+        [sys.executable, "-m", "simworld", "--seeds", "3", "--minutes", "1"],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert refused.returncode == 2
+    assert "--minutes: not allowed with argument --seeds" in refused.stderr
+
+
+def test_a_run_without_a_world_fails():
+    status, said = simulate("--minutes", "0")
+    assert status == 1
+    assert "No world was played" in said
 
 
 def test_a_seed_is_played_the_same_twice():
