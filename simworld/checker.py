@@ -1,7 +1,10 @@
 """Holds what is there in a quiet world against the promises. `history` checks what must never be, when it happens."""
 
+from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
+from gpuagent.domain.reconcile.node_report import node_capacity, node_condition, node_labels
+from gpuagent.domain.reconcile.published_gpus import node_annotations
 from gpuagent.domain.sharing.mode import MODE_LABEL
 from gpuagent.domain.status.problems import problems
 from simworld.history import CORES, MEMORY, WHOLE, Living
@@ -31,6 +34,7 @@ def check_quiet(world: "World") -> None:
         for crash in node.kubelet.crashes:
             world.history.break_promise(f"{node.name}: {crash}")
         _check_amounts(world, node)
+        _check_published(world, node)
         _check_known_pods(world, node)
         _check_books(world, node)
         _check_ended(world, node)
@@ -205,6 +209,32 @@ def _check_amounts(world: "World", node: SimulatedNode) -> None:
             world.history.break_promise(
                 f"{node.name} in mode {mode} offers {amount} of {full} {resource}, and no problem says why"
             )
+
+
+def _check_published(world: "World", node: SimulatedNode) -> None:
+    """The Node says what its agent would write now. Schedulers go by its annotations, and people by the rest."""
+    assert node.agent is not None
+    state = node.agent.state
+    stored = world.api.objects.get(("nodes", "", node.name))
+    metadata = stored["metadata"]
+    status = stored["status"]
+    condition = node_condition(state)
+    conditions = [other for other in status.get("conditions") or () if other["type"] == condition["type"]]
+    _compare(world, node, "label", metadata.get("labels") or {}, node_labels(state))
+    _compare(world, node, "annotation", metadata.get("annotations") or {}, node_annotations(state))
+    _compare(world, node, "capacity", status.get("capacity") or {}, node_capacity(state))
+    _compare(world, node, "condition", conditions[0] if conditions else {}, condition)
+
+
+def _compare(
+    world: "World", node: SimulatedNode, what: str, written: Mapping[str, str], wanted: Mapping[str, str | None]
+) -> None:
+    """Each text on the Node is the one that its agent wants."""
+    for key, text in wanted.items():
+        on_node = written.get(key)
+        if on_node != text:
+            difference = f"{what} {key} is {on_node!r}, and its agent wants {text!r}"
+            world.history.break_promise(f"{node.name}: its {difference}")
 
 
 def _full(node: SimulatedNode, resource: str) -> int:

@@ -25,20 +25,21 @@ def draw_staged_world(seed: int) -> Scenario:
 
 def _job_that_is_bound_in_part(seed: int, chance: random.Random) -> Scenario:
     """The scheduler ends when some pods of a job are bound. Others want the room that is left for the rest of it."""
-    size = chance.choice(SIZES)
-    gpus = chance.choice((2, 4))
-    room = gpus * (GIB_PER_GPU // size)
+    size, gpus = chance.choice(((40, 2), (70, 2), (70, 4)))
+    # The job takes all of the room, so that any other pod that is placed meanwhile takes a place of the job.
+    members = gpus * (GIB_PER_GPU // size)
+    bound = chance.randint(1, members - 1)
     replicas = chance.choice((0, 0, 2))
-    bound = chance.choice((1, 1, 2))
     away_s = chance.choice((0.05, 1.0, 4.0))
     strike = Action(1.0, "strike_extender", ("binding done", bound, away_s))
     if replicas:
-        strike = Action(1.0, "strike_scheduler", ("binding done", bound, "kill_both", away_s))
+        # A kube-scheduler that goes on tries the pods of the job again after their back-off, and others before them.
+        what = chance.choice(("kill_both", "kill_extender", "kill_extender"))
+        strike = Action(1.0, "strike_scheduler", ("binding done", bound, what, away_s))
     # Replicas need some time until one of them leads.
     begins = 10.0 if replicas else 2.0
-    members = chance.randint(2, min(4, room))
     job = Action(begins, "create_gang", (MEMORY, size, members, 0.0))
-    others = [_pod_of(size, begins + chance.random() * 4.0) for _ in range(room)]
+    others = [_pod_of(size, begins + chance.random() * 4.0) for _ in range(members)]
     return _world(seed, chance, gpus=gpus, mode="share", actions=[strike, job, *others], replicas=replicas)
 
 
@@ -120,12 +121,16 @@ def _forbidden_writes(seed: int, chance: random.Random) -> Scenario:
     begins = 5.0
     lasts_s = chance.choice((5.0, 15.0))
     actions = _at_random(chance, [wants.pod], 3, 0.1, begins)
-    actions += [Action(begins, "deny_pods", (lasts_s,)), Action(begins, "deny_nodes", (lasts_s,))]
+    # If both are forbidden, the agent says so on the Node, and writes that again when it may write pods.
+    forbidden = chance.choice((("deny_pods",), ("deny_nodes",), ("deny_pods", "deny_nodes")))
+    actions += [Action(begins, kind, (lasts_s,)) for kind in forbidden]
     actions += _at_random(chance, [wants.pod], 3, begins + 0.1, begins + 1.0)
     if chance.random() < 0.5:
         next_mode = chance.choice(("share", "topology", "core_mem"))
         actions.append(Action(begins + 1.5, "set_mode", (0, next_mode)))
-    return _world(seed, chance, gpus=2, mode=mode, actions=actions)
+    # Where gpuscheduler decides, it has written the annotations of a pod with the Binding, and the agent seldom has to.
+    decides = chance.random() < 0.5
+    return _world(seed, chance, gpus=2, mode=mode, actions=actions, decides=decides)
 
 
 def _decisions_of_tenants(seed: int, chance: random.Random) -> Scenario:
