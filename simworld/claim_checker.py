@@ -17,8 +17,9 @@ from simworld.claim_grants import (
     wrong_variables,
 )
 from simworld.history import Living
+from simworld.linked_gpus import are_linked, gpus_of, is_set, wrong_sets
 from simworld.parts.amounts import ENDED
-from simworld.parts.claim_scheduler import Allocations, Part, uuid_of
+from simworld.parts.claim_scheduler import Allocations, Part
 from simworld.parts.node import SimulatedNode
 from simworld.runtime.kernel import kernel
 from standin.api.objects import Json
@@ -56,6 +57,7 @@ class ClaimChecker:
             yield f"{self._name(new)} runs, and the runtime cannot give each container of its pod what it names"
         elif self._has_claims(new) and not self._has_what_a_former_pod_had(new, allocations):
             yield from self._wrong_grant(new, allocations)
+            yield from self._not_linked(new, allocations)
         for uuid in new.gpus:
             yield from self._oversold(new, uuid)
 
@@ -88,6 +90,16 @@ class ClaimChecker:
         wrong = wrong_variables(living.env, expected_variables(uses, isolates=isolates)) if uses else ""
         if wrong:
             yield f"{self._name(living)}: {wrong}"
+
+    def _not_linked(self, living: Living, allocations: Allocations) -> Iterator[str]:
+        """The claims whose GPUs have to be linked, and are not."""
+        box = self._node(living.node).box
+        for claim in allocations:
+            parts = self._world.claims.scheduler.allocated[living.pod_uid][claim]
+            uuids = {part.uuid for part in parts}
+            is_linked = claim in self._world.claims.scheduler.linked
+            if is_linked and not are_linked(uuids, box):
+                yield f"{self._name(living)}: GPUs {sorted(uuids)} of claim {claim} are not linked"
 
     def _is_impossible(self, node: str, uid: str) -> bool:
         """Whether the containers of a pod that is bound to a node cannot have what they name."""
@@ -166,17 +178,21 @@ class ClaimChecker:
         if not self._world.scenario.has_claims:
             return
         for node in self._world.nodes:
-            device = next(iter(self._free_devices(node)), None)
-            if device is None:
-                continue
-            pod = self._world.claims.probe_device(node.name, device)
-            key = pod["metadata"]["uid"], "main-0"
-            if not kernel().run(lambda key=key: key in self._history.living, most_s):  # type: ignore[misc]
-                name = device["name"]
-                why = "; ".join(self._reasons(pod)) or "no Event says why"
-                self._history.break_promise(
-                    f"a pod with a claim for {name} does not run on {node.name} within {most_s:g} s: {why}"
-                )
+            for is_of_set in (True, False):
+                device = _first(self._free_devices(node), is_of_set=is_of_set)
+                if device is not None:
+                    self._probe_device(node, device, most_s)
+
+    def _probe_device(self, node: SimulatedNode, device: Json, most_s: float) -> None:
+        """A pod for a free device runs within its bound."""
+        pod = self._world.claims.probe_device(node.name, device)
+        key = pod["metadata"]["uid"], "main-0"
+        if not kernel().run(lambda: key in self._history.living, most_s):
+            name = device["name"]
+            why = "; ".join(self._reasons(pod)) or "no Event says why"
+            self._history.break_promise(
+                f"a pod with a claim for {name} does not run on {node.name} within {most_s:g} s: {why}"
+            )
 
     def _pods(self) -> list[Json]:
         return [pod for pod in self._world.api.objects.peek("pods") if pod["spec"].get("resourceClaims")]
@@ -299,7 +315,7 @@ class ClaimChecker:
             if devices:
                 self._history.break_promise(f"{node.name} publishes {len(devices)} devices in mode {mode}")
             return
-        published = {uuid_of(device): device for device in devices}
+        published = {gpus_of(device, node.box)[0]: device for device in devices if not is_set(device)}
         for gpu in node.box.gpus:
             device = published.pop(gpu.uuid, None)
             if device is not None:
@@ -308,6 +324,25 @@ class ClaimChecker:
                 self._history.break_promise(f"{node.name} does not publish {gpu.uuid}, and no problem says why")
         if published:
             self._history.break_promise(f"{node.name} publishes GPUs that it does not have: {sorted(published)}")
+        self._check_sets(node, devices)
+
+    def _check_sets(self, node: SimulatedNode, devices: list[Json]) -> None:
+        """Linked GPUs are published as sets, if the API server keeps the counters that sets need."""
+        scenario = self._world.scenario
+        has_sets = scenario.has_links and "DRAPartitionableDevices" not in scenario.gates_off
+        if not has_sets:
+            if any(is_set(device) for device in devices):
+                self._history.break_promise(f"{node.name} publishes sets, and nothing keeps their GPUs from others")
+            return
+        allocated = self._world.claims.scheduler.allocated_devices()
+        claimed = {frozenset(uuids) for uuids in allocated.values()}
+        for problem in wrong_sets(devices, claimed, node.box):
+            self._history.break_promise(f"{node.name}: {problem}")
+        for device in filter(is_set, devices):
+            lost = set(gpus_of(device, node.box)) & node.lost.keys()
+            if lost and not device.get("taints"):
+                name = device["name"]
+                self._history.break_promise(f"{node.name} publishes {name} without a taint, and of it are lost: {lost}")
 
     def _check_device(self, node: SimulatedNode, gpu: BoxGpu, device: Json) -> None:
         """A GPU is published with all of its memory, and tainted only while lost or held by units."""
@@ -333,12 +368,14 @@ class ClaimChecker:
         """Devices that no claim and no living container has."""
         if self._mode(node.name) != "dra":
             return
-        living: set[str] = set()
+        taken: set[str] = set()
         for container in self._history.on_node(node.name):
-            living.update(self._used_gpus(container))
+            taken.update(self._used_gpus(container))
+        for uuids in self._world.claims.scheduler.allocated_devices().values():
+            taken.update(uuids)
         for device in self._devices(node):
-            is_taken = self._world.claims.scheduler.has_allocation_on(device["name"])
-            if not is_taken and uuid_of(device) not in living and not device.get("taints"):
+            is_taken = bool(taken & set(gpus_of(device, node.box)))
+            if not is_taken and not device.get("taints"):
                 yield device
 
     def _devices(self, node: SimulatedNode) -> list[Json]:
@@ -373,6 +410,12 @@ def _all_parts(allocations: Allocations) -> list[Part]:
     for allocated in allocations.values():
         parts += allocated
     return parts
+
+
+def _first(devices: Iterable[Json], *, is_of_set: bool) -> Json | None:
+    """The first device for a set of GPUs, or for one GPU; None if there is none."""
+    wanted = (device for device in devices if is_set(device) == is_of_set)
+    return next(wanted, None)
 
 
 def _claims_with_cdi(node: SimulatedNode) -> set[str]:

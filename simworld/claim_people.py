@@ -5,7 +5,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from gpuagent.domain.sharing.mode import PLACEMENT_LABEL
-from simworld.claim_shapes import SHARE_CLASS, Amount, Shape, shape_of
+from simworld.claim_shapes import SET_CLASS, SHARE_CLASS, Amount, Shape, devices_of, shape_of
 from simworld.parts.claim_scheduler import SimulatedClaimScheduler
 from simworld.runtime.kernel import kernel
 from standin.api.objects import Json
@@ -35,7 +35,8 @@ class ClaimPeople:
         self._history = world.history
         self._pods = 0
         self.refused: set[str] = set()
-        self.scheduler = SimulatedClaimScheduler(world.api, world.history)
+        boxes = {node.name: node.box for node in world.nodes}
+        self.scheduler = SimulatedClaimScheduler(world.api, world.history, boxes)
 
     def start(self) -> None:
         """Install the classes, and start the scheduler, if the scenario has claims."""
@@ -116,8 +117,12 @@ class ClaimPeople:
         self._objects.patch(("nodes", "", node), "", patch, strategic=False)
 
     def probe_device(self, node: str, device: Json) -> Json:
-        """Create a pod for the least share of one GPU, or for all of it where there are no shares."""
+        """Create a pod for a set, for the least share of one GPU, or for all of it where there are no shares."""
         uuid = device["attributes"]["uuid"]["string"]
+        if not uuid:
+            minors = device["attributes"]["minors"]["string"]
+            selector = f'device.attributes["gpu.gpuagent.io"].minors == "{minors}"'
+            return self._create_with_template(f"claim-probe-{node}-{minors}", SET_CLASS, 1, 0, 1, selector)
         selector = f'device.attributes["gpu.gpuagent.io"].uuid == "{uuid}"'
         is_shared = device.get("allowMultipleAllocations", False)
         gib = 1 if is_shared else 0
@@ -148,8 +153,7 @@ class ClaimPeople:
 
     def _create_shaped(self, name: str, shape: Shape, asks: str) -> Json:
         sources = {
-            claim: self._create_template(name, {"devices": {"requests": requests}})
-            for claim, requests in shape.claims.items()
+            claim: self._create_template(name, {"devices": devices}) for claim, devices in devices_of(shape).items()
         }
         return self._create_pod(name, sources, shape.containers, f"claims of shape {asks}")
 

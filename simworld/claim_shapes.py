@@ -7,6 +7,9 @@ from typing import Any
 WHOLE_CLASS = "gpu.gpuagent.io"
 SHARE_CLASS = "gpu-share.gpuagent.io"
 CORE_CLASS = "gpu-core.gpuagent.io"
+SET_CLASS = "gpu-set.gpuagent.io"
+LINKED = "gpu.gpuagent.io/nvlinkDomain"
+"""The attribute that GPUs of one value reach each other by."""
 LARGE_GIB = 70
 """What an alternative asks for first: a GPU has no room for two of it."""
 GIB_MORE = 2
@@ -38,11 +41,13 @@ class Shape:
         claims: requests of each claim, by the pod's name for it.
         containers: what each container names: a claim, or `claim/request`.
         refused: the pod never runs, because the runtime would mix up the variables of its containers.
+        is_linked: the GPUs of all requests of a claim have to be linked.
     """
 
     claims: dict[str, Sequence[Json]]
     containers: Sequence[Sequence[str]]
     refused: bool = False
+    is_linked: bool = False
 
 
 def share(name: str, amount: Amount) -> Json:
@@ -130,9 +135,49 @@ def _monitor_with_a_share(amount: Amount) -> Shape:
     return Shape({"gpu": [share("share", amount)], "more": [_watched("all")]}, [["gpu", "more"]])
 
 
+def _set_of(gpus: int) -> Json:
+    """What asks for a set of linked GPUs."""
+    selector = f'device.attributes["gpu.gpuagent.io"].gpus == {gpus}'
+    return {"deviceClassName": SET_CLASS, "selectors": [{"cel": {"expression": selector}}]}
+
+
+def _pair(_amount: Amount) -> Shape:
+    return Shape({"gpu": [{"name": "pair", "exactly": _set_of(2)}]}, [["gpu"]])
+
+
+def _all_four(_amount: Amount) -> Shape:
+    return Shape({"gpu": [{"name": "four", "exactly": _set_of(4)}]}, [["gpu"], ["gpu"]])
+
+
+def _pair_or_one(_amount: Amount) -> Shape:
+    alternatives = [{"name": "pair", **_set_of(2)}, {"name": "one", "deviceClassName": WHOLE_CLASS}]
+    return Shape({"gpu": [{"name": "any", "firstAvailable": alternatives}]}, [["gpu"]])
+
+
+def _pair_and_share(amount: Amount) -> Shape:
+    requests = [{"name": "pair", "exactly": _set_of(2)}, share("share", amount)]
+    return Shape({"gpu": requests}, [["gpu/pair"], ["gpu/share"]])
+
+
+def _two_linked(_amount: Amount) -> Shape:
+    exactly = {"deviceClassName": WHOLE_CLASS, "count": 2}
+    return Shape({"gpu": [{"name": "two", "exactly": exactly}]}, [["gpu"]], is_linked=True)
+
+
+def _share_linked_to_one(amount: Amount) -> Shape:
+    return Shape({"gpu": [share("share", amount), _whole("whole")]}, [["gpu/share"], ["gpu/whole"]], is_linked=True)
+
+
+def devices_of(shape: Shape) -> dict[str, Json]:
+    """What the spec of each claim of a pod says about devices, by the pod's name for it."""
+    constraints = {"constraints": [{"matchAttribute": LINKED}]} if shape.is_linked else {}
+    return {claim: {"requests": requests, **constraints} for claim, requests in shape.claims.items()}
+
+
 def shape_of(name: str, amount: Amount) -> Shape:
     """The pod of a shape."""
-    return _SHAPES[name](amount)
+    shapes = _SHAPES | _LINKED_SHAPES
+    return shapes[name](amount)
 
 
 _SHAPES: dict[str, Callable[[Amount], Shape]] = {
@@ -150,3 +195,13 @@ _SHAPES: dict[str, Callable[[Amount], Shape]] = {
 }
 SHAPES = tuple(_SHAPES)
 """Their names."""
+_LINKED_SHAPES: dict[str, Callable[[Amount], Shape]] = {
+    "pair": _pair,
+    "all_four": _all_four,
+    "pair_or_one": _pair_or_one,
+    "pair_and_share": _pair_and_share,
+    "two_linked": _two_linked,
+    "share_linked_to_one": _share_linked_to_one,
+}
+LINKED_SHAPES = tuple(_LINKED_SHAPES)
+"""Names of those for nodes with four GPUs that are linked in pairs."""

@@ -4,11 +4,13 @@ import random
 from collections.abc import Sequence
 from dataclasses import replace
 
-from simworld.claim_shapes import SHAPES
-from simworld.scenario import LATER_SEEDS, Action, Args, Maker, Scenario, add_actions
+from simworld.claim_shapes import LINKED_SHAPES, SHAPES
+from simworld.scenario import LATER_SEEDS, NEWEST_SEEDS, Action, Args, Maker, Scenario, add_actions
 
 GIB = (1, 4, 8, 30, 40)
 CORES = (0, 0, 10, 30, 60, 100)
+LINKED_GPUS = 4
+"""GPUs of each node where they are linked in pairs."""
 
 
 def with_more_claims(scenario: Scenario, *, is_small: bool = False) -> Scenario:
@@ -22,7 +24,22 @@ def with_more_claims(scenario: Scenario, *, is_small: bool = False) -> Scenario:
     more: list[Action] = []
     add_actions(more, chance, scenario.lasts_s, chance.choice((0.2, 0.5, 1.2)), [_pod_of(shapes)])
     actions = sorted([*scenario.actions, *more], key=lambda action: action.at)
-    return replace(scenario, actions=tuple(actions), isolates=isolates)
+    return _with_linked_gpus(replace(scenario, actions=tuple(actions), isolates=isolates), is_small=is_small)
+
+
+def _with_linked_gpus(scenario: Scenario, *, is_small: bool) -> Scenario:
+    """The scenario with claims, in half of the newest seeds with linked GPUs and pods that want such; else as it is."""
+    chance = random.Random(f"{scenario.seed}/linked GPUs")
+    if scenario.seed < NEWEST_SEEDS or chance.random() < 0.5:
+        return scenario
+    shapes = chance.sample(LINKED_SHAPES, 3) if is_small else LINKED_SHAPES
+    more: list[Action] = []
+    add_actions(more, chance, scenario.lasts_s, chance.choice((0.2, 0.5, 1.2)), [_pod_of(shapes)])
+    actions = sorted([*scenario.actions, *more], key=lambda action: action.at)
+    gates_off = ("DRAPartitionableDevices",) if chance.random() < 0.15 else scenario.gates_off
+    # Sets are there in mode dra only.
+    mode = chance.choice(("dra", "dra", scenario.mode))
+    return replace(scenario, actions=tuple(actions), gpus=LINKED_GPUS, mode=mode, has_links=True, gates_off=gates_off)
 
 
 def _pod_of(shapes: Sequence[str]) -> Maker:

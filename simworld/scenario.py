@@ -45,6 +45,7 @@ class Scenario:
         gates_off: feature gates of the API server that are off.
         names_a_part: whether kube-scheduler names a part of the nodes, as in a cluster of more than a hundred.
         isolates: whether each node has an isolation driver, which works all the time.
+        has_links: whether each node's GPUs are linked in pairs, and its agent publishes sets of them.
     """
 
     seed: int
@@ -59,10 +60,13 @@ class Scenario:
     gates_off: tuple[str, ...] = ()
     names_a_part: bool = False
     isolates: bool = False
+    has_links: bool = False
 
 
 LATER_SEEDS = 1_000_000
 """Seeds from this one on draw also what came later: those below stay the worlds that CI plays and the tables name."""
+NEWEST_SEEDS = 2_000_000
+"""Seeds from this one on draw also what came after that: tables name worlds of the seeds between the two."""
 REPLICAS_SHARE = 0.4
 """How often pods that are gpuscheduler's are placed by two whole replicas of it."""
 VERSIONS = ("1.20", "1.24", "1.26", "1.30", "1.33", "1.34", "1.36", "1.36", "1.37")

@@ -135,13 +135,15 @@ def _on_lost_gpus(world: "World", node: SimulatedNode) -> Iterator[Counter[str]]
 def free_by_gpu(world: "World", node: SimulatedNode) -> dict[str, Counter[str]]:
     """UUID of each GPU that may take another pod to what it has left, by the containers that live.
 
-    A GPU is left out if it is unhealthy, if another mode uses it, or if it has as many pods as may share one.
+    A GPU is left out if it is unhealthy, if another mode or a claim uses it, or if as many pods as may share it do.
     """
     stored = world.api.objects.get(("nodes", "", node.name))
     mode = stored["metadata"]["labels"].get(MODE_LABEL)
     free = _healthy_gpus(node)
     pods: defaultdict[str, set[str]] = defaultdict(set)
     for living in world.history.on_node(node.name):
+        for uuid in world.claims.scheduler.claimed_gpus(living.pod_uid):
+            free.pop(uuid, None)
         is_in_force = _is_of_mode(living, mode)
         for uuid in living.gpus:
             left = free.get(uuid)

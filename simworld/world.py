@@ -9,11 +9,13 @@ from pathlib import Path
 
 from gpuagent.domain.pods.annotations import DECIDED_ANNOTATION
 from gpuagent.domain.sharing.mode import JOB_LABEL, MODE_LABEL, REPLICAS_LABEL
+from gpuagent.simulation.boxes import Box
 from simworld import checker
 from simworld.claim_checker import ClaimChecker
 from simworld.claim_people import ClaimPeople
 from simworld.history import ALLOCATION, CORES, INIT, MEMORY, SIDECAR, WHOLE, History, Living
 from simworld.job_checks import JobChecks
+from simworld.linked_gpus import linked_box
 from simworld.parts.amounts import limits as limits_of
 from simworld.parts.gpu_scheduler import NAME, GpuScheduler
 from simworld.parts.job_controllers import JobControllers
@@ -88,12 +90,13 @@ class World:
         for name, version in list(zip(names, scenario.nodes, strict=True))[1:]:
             self.api.objects.create("nodes", "", node_body(name, {MODE_LABEL: scenario.mode}, f"v{version}.0"))
         self.nodes = [
-            SimulatedNode(name, equal_gpus(name, scenario.gpus, GIB_PER_GPU), version, root, self.api, self.history)
+            SimulatedNode(name, _box(name, scenario), version, root, self.api, self.history)
             for name, version in zip(names, scenario.nodes, strict=True)
         ]
         chance = random.Random(f"{scenario.seed}/init containers")
         for node in self.nodes:
             node.isolates = scenario.isolates
+            node.publishes_sets = scenario.has_links
             node.runtime.init_runs_s = lambda: chance.choice(INIT_RUNS_S)
         self._stock = StockScheduler(self.api, self.history)
         self.replicas = SchedulerReplicas(self.api, self.history, scenario.seed, scenario.replicas)
@@ -783,6 +786,12 @@ def _init_container(kind: str, limits: Mapping[str, int]) -> Json:
         "resources": {"limits": amounts, "requests": amounts},
     }
     return container | ({"restartPolicy": "Always"} if kind == SIDECAR else {})
+
+
+def _box(name: str, scenario: Scenario) -> Box:
+    """The GPUs of a node."""
+    box_of = linked_box if scenario.has_links else equal_gpus
+    return box_of(name, scenario.gpus, GIB_PER_GPU)
 
 
 def _limits(resource: str, amount: int, cores: int) -> dict[str, int]:

@@ -8,7 +8,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from gpuagent.domain.pods.quantity import amount
+from gpuagent.simulation.boxes import Box
+from simworld.claim_shapes import LINKED
 from simworld.history import History
+from simworld.linked_gpus import gpus_of
 from simworld.runtime.http import SimulatedApi
 from simworld.runtime.kernel import Process, kernel
 from standin.api.objects import Json
@@ -35,7 +38,7 @@ class Part:
         cores: percent of compute that are consumed.
         request: of the claim, as containers name it.
         watches: the request has `adminAccess`, so nothing is consumed.
-        place: of the part in its claim, as two parts may be equal otherwise.
+        place: of the part in its claim, as two parts may be equal otherwise; the GPUs of a set have one place.
     """
 
     uuid: str
@@ -56,20 +59,23 @@ class SimulatedClaimScheduler(ClaimScheduler):
     Attributes:
         allocated: what each pod was bound with, by its UID.
         used: the same for each of its containers that name claims, by the container's name: the parts that it names.
+        linked: UIDs of the claims all of whose GPUs have to be linked.
     """
 
-    def __init__(self, api: SimulatedApi, history: History) -> None:
+    def __init__(self, api: SimulatedApi, history: History, boxes: Mapping[str, Box]) -> None:
         super().__init__(api.objects)
         self._api = api
         self._history = history
         self._process = Process("kube-scheduler")
         self._known_slices: list[Json] = []
-        self._uuids: dict[str, str] = {}
+        self._boxes = boxes
+        self._gpus: dict[str, tuple[str, ...]] = {}
         self._tries: dict[str, int] = {}
         self._seen_at_try: dict[str, tuple[int, int]] = {}
         self._not_before: dict[str, float] = {}
         self.allocated: dict[str, Allocations] = {}
         self.used: dict[str, Mapping[str, Allocations]] = {}
+        self.linked: set[str] = set()
 
     def start(self) -> None:
         kernel().spawn(self._follow_slices, "kube-scheduler slices", self._process)
@@ -133,10 +139,11 @@ class SimulatedClaimScheduler(ClaimScheduler):
     def _bind(self, pod: Json, node: str, allocations: list[tuple[Json, list[Json]]]) -> None:
         super()._bind(pod, node, allocations)
         metadata = pod["metadata"]
-        self._read_uuids()
+        self._read_gpus()
         self.allocated[metadata["uid"]] = {
-            claim["metadata"]["uid"]: tuple(_parts(found, self._uuids)) for claim, found in allocations
+            claim["metadata"]["uid"]: tuple(_parts(found, self._gpus)) for claim, found in allocations
         }
+        self.linked.update(claim["metadata"]["uid"] for claim, _ in allocations if _is_linked(claim))
         # The stand-in takes the claims in the order in which the pod names them.
         names = [reference["name"] for reference in pod["spec"]["resourceClaims"]]
         by_name = dict(zip(names, self.allocated[metadata["uid"]].items(), strict=True))
@@ -146,28 +153,33 @@ class SimulatedClaimScheduler(ClaimScheduler):
         devices = ", ".join(result["device"] for _, found in allocations for result in found)
         self._history.note("kube-scheduler", f"bound {metadata['name']} to {node} with {devices}")
 
-    def _read_uuids(self) -> None:
+    def _read_gpus(self) -> None:
         """Read the GPUs by the names of their devices; those of former slices stay known."""
         for known in (*self._known_slices, *self._objects.peek("resourceslices")):
             for device in known["spec"].get("devices") or ():
-                self._uuids[device["name"]] = uuid_of(device)
+                self._gpus[device["name"]] = gpus_of(device, self._boxes[known["spec"]["nodeName"]])
 
-    def has_allocation_on(self, device: str) -> bool:
-        """Whether a claim at the API server has a part of the device. One that only watches it has none."""
+    def allocated_devices(self) -> dict[str, tuple[str, ...]]:
+        """UUIDs of each device of which a claim at the API server has a part. One that only watches it has none."""
+        devices: dict[str, tuple[str, ...]] = {}
         for claim in self._objects.peek("resourceclaims"):
-            users = [result["device"] for result in results(claim) if not result.get("adminAccess")]
-            if device in users:
-                return True
-        return False
+            for result in results(claim):
+                if not result.get("adminAccess"):
+                    devices[result["device"]] = self._gpus[result["device"]]
+        return devices
+
+    def claimed_gpus(self, pod_uid: str) -> set[str]:
+        """UUIDs of the GPUs that the claims of a pod use. Those that they only watch are free for others."""
+        claims = self.allocated.get(pod_uid, {})
+        return {part.uuid for parts in claims.values() for part in parts if not part.watches}
 
 
-def uuid_of(device: Json) -> str:
-    """The GPU of a device of a slice."""
-    uuid: str = device["attributes"]["uuid"]["string"]
-    return uuid
+def _is_linked(claim: Json) -> bool:
+    constraints = claim["spec"]["devices"].get("constraints") or ()
+    return any(constraint["matchAttribute"] == LINKED for constraint in constraints)
 
 
-def _parts(allocated: Iterable[Mapping[str, Any]], uuids: Mapping[str, str]) -> Iterator[Part]:
+def _parts(allocated: Iterable[Mapping[str, Any]], gpus: Mapping[str, tuple[str, ...]]) -> Iterator[Part]:
     """What a claim has, from the results of its allocation."""
     for place, result in enumerate(allocated):
         consumed = result.get("consumedCapacity") or {}
@@ -178,7 +190,8 @@ def _parts(allocated: Iterable[Mapping[str, Any]], uuids: Mapping[str, str]) -> 
         watches = bool(result.get("adminAccess"))
         if watches:
             memory = cores = 0
-        yield Part(uuids[result["device"]], memory // MIB, cores, request, watches, place)
+        for uuid in gpus[result["device"]]:
+            yield Part(uuid, memory // MIB, cores, request, watches, place)
 
 
 def _named_parts(container: Json, claims: Mapping[str, tuple[str, tuple[Part, ...]]]) -> Allocations:

@@ -107,6 +107,7 @@ class SimulatedNode:
         lost_at: the same for each GPU that is lost now, for good or for a while.
         loses_reservations: whether the next kubelet forgets what it reserves if it is asked for a list meanwhile.
         isolates: whether its agents have an isolation driver.
+        publishes_sets: whether its agents publish sets of linked GPUs.
     """
 
     def __init__(  # noqa: PLR0913 (what it is put together from)
@@ -135,6 +136,7 @@ class SimulatedNode:
         self.lost_at: dict[str, float] = {}
         self.loses_reservations = False
         self.isolates = False
+        self.publishes_sets = False
 
     @property
     def _kubelet_root(self) -> Path:
@@ -236,6 +238,7 @@ class SimulatedNode:
             fence_file=self._root / "fence.json",
             http_address=None,
             allow_unisolated=True,
+            gpu_sets=self.publishes_sets,
         )
         isolation: dict[str, Isolation] = {NONE: NoIsolation()}
         if self.isolates:

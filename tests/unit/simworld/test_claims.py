@@ -7,13 +7,16 @@ import pytest
 
 from simworld.claim_grants import expected_variables, gpu_uses, is_impossible
 from simworld.claim_scenario import NOT_BESIDE_CLAIMS, draw_small_world, draw_world, with_claims
+from simworld.claim_shapes import LINKED_SHAPES, SHAPES
 from simworld.draw_claims import with_more_claims
+from simworld.linked_gpus import are_linked, linked_box, wrong_sets
 from simworld.parts.claim_scheduler import Part
 from simworld.parts.isolation import CORES_LIMIT, MEMORY_LIMIT
-from simworld.scenario import LATER_SEEDS, draw
+from simworld.scenario import LATER_SEEDS, NEWEST_SEEDS, draw
 from standin.boxes import equal_gpus
 
 FIRST, SECOND = equal_gpus("node", 2, 80).gpus
+LINKED_BOX = linked_box("node", 4, 80)
 
 CONFLICT = """
 import fcntl, os, sys
@@ -108,3 +111,70 @@ def test_a_container_has_gpus_to_use_or_to_watch():
     assert is_impossible(gpu_uses([*watched, Part(FIRST.uuid, 4096)], [FIRST, SECOND]), isolates=False)
     # Where it uses all that it watches, it is a container with shares.
     assert not is_impossible(gpu_uses([watched[0], Part(FIRST.uuid, 4096)], [FIRST, SECOND]), isolates=False)
+
+
+@pytest.mark.parametrize("seed", range(LATER_SEEDS, LATER_SEEDS + 30))
+def test_worlds_that_tables_name_have_no_linked_gpus(seed):
+    for world in (draw_world(seed), draw_small_world(seed)):
+        kinds = {action.args[0] for action in world.actions if action.kind == "create_shaped_claim_pod"}
+        assert not world.has_links
+        assert kinds <= set(SHAPES)
+
+
+def test_half_of_the_newest_worlds_with_claims_have_linked_gpus():
+    worlds = [draw_small_world(NEWEST_SEEDS + number) for number in range(100)]
+    claims = [world for world in worlds if world.has_claims]
+    linked = [world for world in claims if world.has_links]
+    assert len(claims) // 4 < len(linked) < len(claims)
+    assert all(world.gpus == 4 for world in linked)
+    shapes = {action.args[0] for world in linked for action in world.actions if action.args}
+    assert set(LINKED_SHAPES) <= shapes
+
+
+def test_only_the_gpus_of_a_pair_are_linked():
+    zero, one, two, _ = (gpu.uuid for gpu in LINKED_BOX.gpus)
+    assert are_linked({zero, one}, LINKED_BOX)
+    assert are_linked({two}, LINKED_BOX)
+    assert not are_linked({one, two}, LINKED_BOX)
+
+
+def single(minor):
+    return _device(str(minor), "gpu", LINKED_BOX.gpus[minor].uuid)
+
+
+def set_of(*minors, size=0):
+    return _device(",".join(map(str, minors)), "gpu-set", "", size or len(minors))
+
+
+def _device(minors, kind, uuid, size=1):
+    texts = {"type": kind, "uuid": uuid, "minors": minors}
+    attributes = {name: {"string": value} for name, value in texts.items()}
+    return {"name": f"gpus-{minors}", "attributes": attributes | {"gpus": {"int": size}}}
+
+
+SINGLES = [single(minor) for minor in range(4)]
+PAIRS = [set_of(0, 1), set_of(2, 3)]
+FOUR = set_of(0, 1, 2, 3)
+
+
+@pytest.mark.parametrize(
+    ("published", "claimed", "problem"),
+    [
+        ([*SINGLES, *PAIRS, FOUR], [], ""),
+        ([*SINGLES, *PAIRS], [], "are not published"),
+        ([*SINGLES, PAIRS[0], FOUR], [], "are not published"),
+        ([*SINGLES, *PAIRS, FOUR, set_of(1, 2)], [], "are neither linked nor all GPUs"),
+        ([*SINGLES, *PAIRS, set_of(0, 1, 2, 3, size=2)], [], "is said to have 2 GPUs and has 4"),
+        # One GPU is not published, so its pair is there only while a claim has it.
+        ([*SINGLES[1:], PAIRS[1]], [], ""),
+        ([*SINGLES[1:], *PAIRS], [], "are neither linked nor all GPUs"),
+        ([*SINGLES[1:], *PAIRS], [{0, 1}], ""),
+        # Of the GPUs that are left, no two are linked.
+        ([SINGLES[0], SINGLES[2], set_of(0, 2)], [], ""),
+    ],
+)
+def test_linked_gpus_are_published_as_sets(published, claimed, problem):
+    uuids = [frozenset(LINKED_BOX.gpus[minor].uuid for minor in minors) for minors in claimed]
+    problems = list(wrong_sets(published, uuids, LINKED_BOX))
+    assert bool(problems) == bool(problem)
+    assert all(problem in text for text in problems[-1:])
