@@ -13,7 +13,7 @@ from simworld.parts.amounts import ENDED
 from simworld.parts.job_controllers import Workload, has_foreign_gate
 from simworld.parts.node import SimulatedNode
 from simworld.runtime.kernel import Process, kernel
-from simworld.waiting import free_by_gpu, has_just_changed
+from simworld.waiting import certainly_free, has_just_changed
 from standin.api.objects import Json
 
 if TYPE_CHECKING:
@@ -152,7 +152,7 @@ class JobChecks:
         if offered < _units(node, resource):
             return 0
         pods = 0
-        for free in free_by_gpu(self._world, node).values():
+        for free in certainly_free(self._world, node).values():
             free_units = max(free[resource], 0)
             pods += free_units // workload.amount
         return pods

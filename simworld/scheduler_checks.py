@@ -9,7 +9,7 @@ from simworld.parts.amounts import limits
 from simworld.parts.leader_election import LEASE
 from simworld.parts.placements import GIB_PER_GPU
 from simworld.runtime.kernel import kernel
-from simworld.waiting import free_by_gpu
+from simworld.waiting import certainly_free
 from standin.api.objects import Json
 
 if TYPE_CHECKING:
@@ -95,7 +95,7 @@ def _node_with_room(world: "World", amount: int) -> str:
         is_whole = int((stored["status"].get("allocatable") or {}).get(MEMORY, 0)) == full
         if not (shares_memory and is_whole):
             continue
-        free = [left[MEMORY] for left in free_by_gpu(world, node).values()]
+        free = [left[MEMORY] for left in certainly_free(world, node).values()]
         if max(free, default=0) >= amount:
             return node.name
     return ""

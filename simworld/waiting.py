@@ -12,6 +12,7 @@ from simworld.history import CORES, MEMORY, WHOLE, Living
 from simworld.parts.amounts import ENDED, fits, limits
 from simworld.parts.gpu_scheduler import LONGEST_BACK_OFF_S, NAME
 from simworld.parts.node import SimulatedNode
+from simworld.parts.placements import GIB_PER_GPU
 from simworld.runtime.kernel import kernel
 from standin.api.objects import Json
 
@@ -103,10 +104,7 @@ def has_room(world: "World", node: SimulatedNode, pod: Json) -> bool:
         return False
     if not fits(pod, stored, world.api.objects.peek("pods")):
         return False
-    free = free_by_gpu(world, node)
-    for most in _on_lost_gpus(world, node):
-        for left in free.values():
-            left.subtract(most)
+    free = certainly_free(world, node)
     if WHOLE in wanted:
         untouched = [left for left in free.values() if left[WHOLE] > 0]
         return len(untouched) >= wanted[WHOLE]
@@ -116,6 +114,15 @@ def has_room(world: "World", node: SimulatedNode, pod: Json) -> bool:
 def _has_all(left: Counter[str], wanted: Mapping[str, int]) -> bool:
     """Whether one GPU has all that a pod wants."""
     return all(amount <= left[resource] for resource, amount in wanted.items())
+
+
+def certainly_free(world: "World", node: SimulatedNode) -> dict[str, Counter[str]]:
+    """The same as `free_by_gpu`, less what gpuscheduler counts on each GPU because of pods whose GPU is lost."""
+    free = free_by_gpu(world, node)
+    for most in _on_lost_gpus(world, node):
+        for left in free.values():
+            left.subtract(most)
+    return free
 
 
 def _on_lost_gpus(world: "World", node: SimulatedNode) -> Iterator[Counter[str]]:
@@ -128,6 +135,9 @@ def _on_lost_gpus(world: "World", node: SimulatedNode) -> Iterator[Counter[str]]
         if node.lost.keys().isdisjoint(living.gpus):
             continue
         units = {resource: len(ids) for resource, ids in living.units.items()}
+        if WHOLE in units:
+            # Whichever GPU it has, nothing of that one is left.
+            units |= {MEMORY: GIB_PER_GPU, CORES: 100}
         by_pod.setdefault(living.pod_uid, Counter()).update(units)
     yield from by_pod.values()
 

@@ -258,12 +258,13 @@ class World:
         for node in self.nodes:
             for resource in checker.room(self, node):
                 amount = self._largest(node, resource)
-                if not amount:
+                asked = {"spec": {"containers": [{"resources": {"limits": {resource: str(amount)}}}]}}
+                # A pod that nobody waits for would take the room that the next one should have.
+                if not amount or not has_room(self, node, asked):
                     continue
                 self._probes += 1
                 pod = self._create(f"probe-{self._probes}", {resource: amount})
-                if has_room(self, node, pod):
-                    self._must_run(pod, f"gpuscheduler has no place for {amount} {resource}, or the agent refuses it")
+                self._must_run(pod, f"gpuscheduler has no place for {amount} {resource}, or the agent refuses it")
 
     def _on_lost_gpus(self, living: Living) -> Iterator[str]:
         """The promise that a container breaks by starting on a GPU that was lost before."""
