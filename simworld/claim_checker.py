@@ -58,8 +58,10 @@ class ClaimChecker:
         elif self._has_claims(new) and not self._has_what_a_former_pod_had(new, allocations):
             yield from self._wrong_grant(new, allocations)
             yield from self._not_linked(new, allocations)
+            yield from self._unwatched(new)
         for uuid in new.gpus:
             yield from self._oversold(new, uuid)
+            yield from self._allocated_too_often(new, uuid)
 
     def _has_what_a_former_pod_had(self, new: Living, allocations: Allocations) -> bool:
         """Whether kubelet gave it what it had prepared for a pod that was deleted by force, on other GPUs.
@@ -100,6 +102,16 @@ class ClaimChecker:
             is_linked = claim in self._world.claims.scheduler.linked
             if is_linked and not are_linked(uuids, box):
                 yield f"{self._name(living)}: GPUs {sorted(uuids)} of claim {claim} are not linked"
+
+    def _unwatched(self, living: Living) -> Iterator[str]:
+        """The GPUs that a monitor of all GPUs does not see."""
+        node = self._node(living.node)
+        # A GPU that was lost, or that needs a taint which the API server drops, may not be published.
+        are_published = not node.lost and not self._world.scenario.gates_off
+        if living.pod_uid in self._world.claims.watches_all and are_published:
+            unseen = {gpu.uuid for gpu in node.box.gpus} - set(living.gpus)
+            if unseen:
+                yield f"{self._name(living)} watches all GPUs and does not see {sorted(unseen)}"
 
     def _is_impossible(self, node: str, uid: str) -> bool:
         """Whether the containers of a pod that is bound to a node cannot have what they name."""
@@ -142,6 +154,18 @@ class ClaimChecker:
         cores = sum(part.cores for _, part in parts)
         if cores > ALL_CORES:
             yield f"GPU {uuid} has living containers with {cores} % of compute in claims {claims}"
+
+    def _allocated_too_often(self, new: Living, uuid: str) -> Iterator[str]:
+        """Whether the slices let the scheduler allocate more of the GPU than it has."""
+        if self._world.scenario.gates_off:
+            # A device may have been left out of the slices while a claim that is not prepared has it.
+            return
+        gpu = self._gpu(new.node, uuid)
+        shares: list[int] = []
+        for parts in self._world.claims.scheduler.allocations().values():
+            shares += [mib_of(part, gpu) for part in parts if part.uuid == uuid and not part.watches]
+        if sum(shares) > gpu.memory_mib:
+            yield f"GPU {uuid} is allocated to claims with {sorted(shares)} MiB of {gpu.memory_mib} MiB"
 
     def _has_claims(self, living: Living) -> bool:
         """Whether the container is of a pod with claims, also if it names none."""

@@ -5,7 +5,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from gpuagent.domain.sharing.mode import PLACEMENT_LABEL
-from simworld.claim_shapes import SET_CLASS, SHARE_CLASS, Amount, Shape, devices_of, shape_of
+from simworld.claim_shapes import SET_CLASS, SHARE_CLASS, Amount, Shape, devices_of, shape_of, share
 from simworld.parts.claim_scheduler import SimulatedClaimScheduler
 from simworld.runtime.kernel import kernel
 from standin.api.objects import Json
@@ -19,6 +19,9 @@ ENDS_S = (0.0, 0.01, 0.5, 3.0)
 """Seconds that containers take to end. Meanwhile a pod that was deleted by force is gone at the API server."""
 CLAIM = "gpu"
 """What pods call their claim."""
+FIRST_GIB = 4
+SECOND_GIB = 9
+"""Of the two shares of a claim that pods have together."""
 
 
 class ClaimPeople:
@@ -27,6 +30,7 @@ class ClaimPeople:
     Attributes:
         scheduler: allocates for them.
         refused: UIDs of pods that never run, because the runtime would mix up what its containers have.
+        watches_all: UIDs of pods that have to see all GPUs of their node.
     """
 
     def __init__(self, world: "World") -> None:
@@ -35,6 +39,7 @@ class ClaimPeople:
         self._history = world.history
         self._pods = 0
         self.refused: set[str] = set()
+        self.watches_all: set[str] = set()
         boxes = {node.name: node.box for node in world.nodes}
         self.scheduler = SimulatedClaimScheduler(world.api, world.history, boxes)
 
@@ -68,6 +73,8 @@ class ClaimPeople:
         pod = self._create_shaped(name, shaped, f"{shape} of {gib} GiB and {cores} %")
         if shaped.refused:
             self.refused.add(pod["metadata"]["uid"])
+        if shaped.watches_all:
+            self.watches_all.add(pod["metadata"]["uid"])
         if seconds:
             self._world.end_later(pod, seconds)
 
@@ -81,6 +88,18 @@ class ClaimPeople:
             self._history.note("user", f"creates claim {name}: {_asks(device_class, count, gib)}")
         self._pods += 1
         self._create(f"claim-pod-{self._pods}", {"resourceClaimName": name}, 1, name)
+
+    def create_pod_of_shared_claim(self, number: int, request: str) -> None:
+        """A pod that uses one request, `first` or `second`, of a claim of two shares that pods have together."""
+        name = f"standing-{number}"
+        if self._claim(name) is None:
+            requests = [share("first", Amount(FIRST_GIB)), share("second", Amount(SECOND_GIB))]
+            body = {"metadata": {"name": name}, "spec": {"devices": {"requests": requests}}}
+            self._objects.create("resourceclaims", "default", body)
+            self._history.note("user", f"creates claim {name} of {FIRST_GIB} GiB and {SECOND_GIB} GiB")
+        self._pods += 1
+        source = {CLAIM: {"resourceClaimName": name}}
+        self._create_pod(f"claim-pod-{self._pods}", source, [[f"{CLAIM}/{request}"]], f"request {request} of {name}")
 
     def delete_standing_claim(self, number: int) -> None:
         """Delete the claim's pods by force, and the claim at once, so that the next one has its name."""

@@ -42,12 +42,14 @@ class Shape:
         containers: what each container names: a claim, or `claim/request`.
         refused: the pod never runs, because the runtime would mix up the variables of its containers.
         is_linked: the GPUs of all requests of a claim have to be linked.
+        watches_all: the pod has to see all GPUs of its node.
     """
 
     claims: dict[str, Sequence[Json]]
     containers: Sequence[Sequence[str]]
     refused: bool = False
     is_linked: bool = False
+    watches_all: bool = False
 
 
 def share(name: str, amount: Amount) -> Json:
@@ -125,6 +127,18 @@ def _monitor(_amount: Amount) -> Shape:
     return Shape({"gpu": [_watched("all")]}, [["gpu"]])
 
 
+def _monitor_of_all(_amount: Amount) -> Shape:
+    """All GPUs, in whatever condition and whoever has them: it asks for none of their memory, as the documents say."""
+    exactly: Json = {
+        "deviceClassName": WHOLE_CLASS,
+        "allocationMode": "All",
+        "adminAccess": True,
+        "capacity": {"requests": {"memory": "0", "sharers": "0"}},
+        "tolerations": [{"operator": "Exists"}],
+    }
+    return Shape({"gpu": [{"name": "all", "exactly": exactly}]}, [["gpu"]], watches_all=True)
+
+
 def _overlapping_requests(amount: Amount) -> Shape:
     requests = [share("first", amount), share("second", amount), share("third", amount)]
     return Shape({"gpu": requests}, [["gpu/first", "gpu/second"], ["gpu/first"]], refused=True)
@@ -176,7 +190,7 @@ def devices_of(shape: Shape) -> dict[str, Json]:
 
 def shape_of(name: str, amount: Amount) -> Shape:
     """The pod of a shape."""
-    shapes = _SHAPES | _LINKED_SHAPES
+    shapes = _SHAPES | _LINKED_SHAPES | {MONITOR: _monitor_of_all}
     return shapes[name](amount)
 
 
@@ -205,3 +219,5 @@ _LINKED_SHAPES: dict[str, Callable[[Amount], Shape]] = {
 }
 LINKED_SHAPES = tuple(_LINKED_SHAPES)
 """Names of those for nodes with four GPUs that are linked in pairs."""
+MONITOR = "monitor_of_all"
+"""The name of one that works where the API server knows consumable capacity."""

@@ -4,11 +4,13 @@ import random
 from collections.abc import Sequence
 from dataclasses import replace
 
-from simworld.claim_shapes import LINKED_SHAPES, SHAPES
+from simworld.claim_shapes import LINKED_SHAPES, MONITOR, SHAPES
 from simworld.scenario import LATER_SEEDS, NEWEST_SEEDS, Action, Args, Maker, Scenario, add_actions
 
 GIB = (1, 4, 8, 30, 40)
 CORES = (0, 0, 10, 30, 60, 100)
+SHARED_CLAIM = 2
+"""Number of the claim with two shares that pods have together."""
 LINKED_GPUS = 4
 """GPUs of each node where they are linked in pairs."""
 
@@ -24,7 +26,24 @@ def with_more_claims(scenario: Scenario, *, is_small: bool = False) -> Scenario:
     more: list[Action] = []
     add_actions(more, chance, scenario.lasts_s, chance.choice((0.2, 0.5, 1.2)), [_pod_of(shapes)])
     actions = sorted([*scenario.actions, *more], key=lambda action: action.at)
-    return _with_linked_gpus(replace(scenario, actions=tuple(actions), isolates=isolates), is_small=is_small)
+    with_shapes = replace(scenario, actions=tuple(actions), isolates=isolates)
+    return _with_linked_gpus(_with_shared_claims(with_shapes), is_small=is_small)
+
+
+def _with_shared_claims(scenario: Scenario) -> Scenario:
+    """The scenario with claims, in the newest seeds with monitors and with pods that share a claim; else as it is."""
+    if scenario.seed < NEWEST_SEEDS:
+        return scenario
+    chance = random.Random(f"{scenario.seed}/shared claims")
+    kinds: list[Maker] = [_pod_of_shared_claim, _pod_of_shared_claim]
+    # Without consumable capacity, devices have no sharers, so nothing is there for a request that names such.
+    if "DRAConsumableCapacity" not in scenario.gates_off:
+        kinds.append(_pod_of((MONITOR,)))
+    more: list[Action] = []
+    add_actions(more, chance, scenario.lasts_s, chance.choice((0.1, 0.3)), kinds)
+    add_actions(more, chance, scenario.lasts_s, 0.05, [_shared_claim_end])
+    actions = sorted([*scenario.actions, *more], key=lambda action: action.at)
+    return replace(scenario, actions=tuple(actions))
 
 
 def _with_linked_gpus(scenario: Scenario, *, is_small: bool) -> Scenario:
@@ -40,6 +59,14 @@ def _with_linked_gpus(scenario: Scenario, *, is_small: bool) -> Scenario:
     # Sets are there in mode dra only.
     mode = chance.choice(("dra", "dra", scenario.mode))
     return replace(scenario, actions=tuple(actions), gpus=LINKED_GPUS, mode=mode, has_links=True, gates_off=gates_off)
+
+
+def _pod_of_shared_claim(chance: random.Random) -> tuple[str, Args]:
+    return "create_pod_of_shared_claim", (SHARED_CLAIM, chance.choice(("first", "second")))
+
+
+def _shared_claim_end(_chance: random.Random) -> tuple[str, Args]:
+    return "delete_standing_claim", (SHARED_CLAIM,)
 
 
 def _pod_of(shapes: Sequence[str]) -> Maker:

@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from typing import Any
 
-from gpuagent.domain.dra import ledger
+from gpuagent.domain.dra import gpu_sets, ledger, prepare, resource_slice
 from gpuagent.domain.dra.containers import environments, union, uses
 from gpuagent.domain.node_state.claims import Claims
 from gpuagent.domain.reconcile import slice_writes
@@ -58,6 +58,39 @@ def _mixed_up_variables_are_not_refused() -> None:
     _set(environments, "_check", lambda *_: None)
 
 
+def _a_claim_for_a_set_gets_its_first_gpu() -> None:
+    members = prepare._members  # noqa: SLF001 (the decision that is taken away)
+    _set(prepare, "_members", lambda device, gpus: members(device, gpus)[:1])
+
+
+def _all_gpus_are_in_one_domain() -> None:
+    _set(resource_slice._Devices, "_domain", lambda *_: "linked")  # noqa: SLF001 (the same)
+
+
+def _sets_without_links_are_published() -> None:
+    _set(gpu_sets, "_is_linked", lambda *_: True)
+
+
+def _sets_of_lost_gpus_have_no_taint() -> None:
+    device_of = resource_slice._Devices._set  # noqa: SLF001 (the same)
+
+    def without_taints(*given: Any) -> Any:  # noqa: ANN401 (the devices of a node, and a set)
+        device = device_of(*given)
+        device.pop("taints", None)
+        return device
+
+    _set(resource_slice._Devices, "_set", without_taints)  # noqa: SLF001 (the same)
+
+
+def _a_set_uses_the_counter_of_one_gpu() -> None:
+    consumed = resource_slice._consumed  # noqa: SLF001 (the same)
+    _set(resource_slice, "_consumed", lambda uuids: consumed(list(uuids)[:1]))
+
+
+def _sets_are_published_without_counters() -> None:
+    _set(resource_slice._Devices, "_keeps_counters", property(lambda _self: True))  # noqa: SLF001 (the same)
+
+
 def _set(owner: Any, name: str, value: Any) -> None:  # noqa: ANN401 (any module or class)
     if not hasattr(owner, name):
         raise AttributeError(f"{owner} has no {name}: the fault has to be put back in another place")
@@ -76,6 +109,12 @@ CLAIM_FAULTS: dict[str, Callable[[], None]] = {
         _compute_of_claims_is_not_compared,
         _two_shares_of_a_gpu_are_not_added,
         _mixed_up_variables_are_not_refused,
+        _a_claim_for_a_set_gets_its_first_gpu,
+        _all_gpus_are_in_one_domain,
+        _sets_without_links_are_published,
+        _sets_of_lost_gpus_have_no_taint,
+        _a_set_uses_the_counter_of_one_gpu,
+        _sets_are_published_without_counters,
     )
 }
 """By name, what puts each back. The first two were in the product once."""

@@ -168,6 +168,11 @@ class SimulatedClaimScheduler(ClaimScheduler):
                     devices[result["device"]] = self._gpus[result["device"]]
         return devices
 
+    def allocations(self) -> Allocations:
+        """What each claim at the API server has."""
+        claims = self._objects.peek("resourceclaims")
+        return {claim["metadata"]["uid"]: tuple(_parts(results(claim), self._gpus)) for claim in claims}
+
     def claimed_gpus(self, pod_uid: str) -> set[str]:
         """UUIDs of the GPUs that the claims of a pod use. Those that they only watch are free for others."""
         claims = self.allocated.get(pod_uid, {})

@@ -7,7 +7,7 @@ import pytest
 
 from simworld.claim_grants import expected_variables, gpu_uses, is_impossible
 from simworld.claim_scenario import NOT_BESIDE_CLAIMS, draw_small_world, draw_world, with_claims
-from simworld.claim_shapes import LINKED_SHAPES, SHAPES
+from simworld.claim_shapes import LINKED_SHAPES, MONITOR, SHAPES
 from simworld.draw_claims import with_more_claims
 from simworld.linked_gpus import are_linked, linked_box, wrong_sets
 from simworld.parts.claim_scheduler import Part
@@ -178,3 +178,16 @@ def test_linked_gpus_are_published_as_sets(published, claimed, problem):
     problems = list(wrong_sets(published, uuids, LINKED_BOX))
     assert bool(problems) == bool(problem)
     assert all(problem in text for text in problems[-1:])
+
+
+def test_pods_of_a_shared_claim_and_monitors_of_all_gpus_come_in_the_newest_worlds_only():
+    kinds = {"create_pod_of_shared_claim"}
+    former = [draw_small_world(LATER_SEEDS + number) for number in range(60)]
+    newest = [draw_small_world(NEWEST_SEEDS + number) for number in range(60)]
+    assert not any(action.kind in kinds or MONITOR in action.args for world in former for action in world.actions)
+    claims = [world for world in newest if world.has_claims]
+    assert any(action.kind in kinds for world in claims for action in world.actions)
+    assert any(MONITOR in action.args for world in claims for action in world.actions)
+    without_shares = [world for world in claims if "DRAConsumableCapacity" in world.gates_off]
+    assert without_shares
+    assert not any(MONITOR in action.args for world in without_shares for action in world.actions)
