@@ -19,7 +19,7 @@ from simworld.claim_grants import (
 from simworld.history import Living
 from simworld.linked_gpus import are_linked, gpus_of, is_set, wrong_sets
 from simworld.parts.amounts import ENDED
-from simworld.parts.claim_scheduler import Allocations, Part
+from simworld.parts.claim_scheduler import SHARERS, Allocations, Part
 from simworld.parts.node import SimulatedNode
 from simworld.runtime.kernel import kernel
 from standin.api.objects import Json
@@ -28,8 +28,6 @@ from standin.kubelet.dra.claim_infos import FILE_NAME
 if TYPE_CHECKING:
     from simworld.world import World
 
-SHARERS = 20
-"""Claims of one GPU, by default."""
 LOOK_S = 1.0
 MOST_IDLE_WRITES = 20
 """Writes of slices that changed nothing: after a restart, an agent finds out what the API server drops."""
@@ -104,14 +102,12 @@ class ClaimChecker:
                 yield f"{self._name(living)}: GPUs {sorted(uuids)} of claim {claim} are not linked"
 
     def _unwatched(self, living: Living) -> Iterator[str]:
-        """The GPUs that a monitor of all GPUs does not see."""
-        node = self._node(living.node)
-        # A GPU that was lost, or that needs a taint which the API server drops, may not be published.
-        are_published = not node.lost and not self._world.scenario.gates_off
-        if living.pod_uid in self._world.claims.watches_all and are_published:
-            unseen = {gpu.uuid for gpu in node.box.gpus} - set(living.gpus)
-            if unseen:
-                yield f"{self._name(living)} watches all GPUs and does not see {sorted(unseen)}"
+        """The GPUs that a monitor of all GPUs does not see, and that were published when it was bound."""
+        if living.pod_uid not in self._world.claims.watches_all:
+            return
+        unseen = self._world.claims.scheduler.published[living.pod_uid] - set(living.gpus)
+        if unseen:
+            yield f"{self._name(living)} watches all GPUs and does not see {sorted(unseen)}"
 
     def _is_impossible(self, node: str, uid: str) -> bool:
         """Whether the containers of a pod that is bound to a node cannot have what they name."""

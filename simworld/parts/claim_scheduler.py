@@ -26,6 +26,8 @@ LONG_LAG_S = 2.0
 LONG_LAG_SHARE = 0.1
 """How often the slices are behind by up to `LONG_LAG_S` instead of `USUAL_LAG_S`."""
 MIB = 1024 * 1024
+SHARERS = 20
+"""Claims of one GPU, by default."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,6 +62,8 @@ class SimulatedClaimScheduler(ClaimScheduler):
         allocated: what each pod was bound with, by its UID.
         used: the same for each of its containers that name claims, by the container's name: the parts that it names.
         linked: UIDs of the claims all of whose GPUs have to be linked.
+        published: UUIDs of the GPUs of its node that the scheduler knew when it bound a pod, by the pod's UID, without
+            those that a level of placement `spread` may hide from monitors.
     """
 
     def __init__(self, api: SimulatedApi, history: History, boxes: Mapping[str, Box]) -> None:
@@ -76,6 +80,7 @@ class SimulatedClaimScheduler(ClaimScheduler):
         self.allocated: dict[str, Allocations] = {}
         self.used: dict[str, Mapping[str, Allocations]] = {}
         self.linked: set[str] = set()
+        self.published: dict[str, frozenset[str]] = {}
 
     def start(self) -> None:
         kernel().spawn(self._follow_slices, "kube-scheduler slices", self._process)
@@ -140,6 +145,7 @@ class SimulatedClaimScheduler(ClaimScheduler):
         super()._bind(pod, node, allocations)
         metadata = pod["metadata"]
         self._read_gpus()
+        self.published[metadata["uid"]] = self._gpus_without_level(node)
         self.allocated[metadata["uid"]] = {
             claim["metadata"]["uid"]: tuple(_parts(found, self._gpus)) for claim, found in allocations
         }
@@ -152,6 +158,16 @@ class SimulatedClaimScheduler(ClaimScheduler):
         }
         devices = ", ".join(result["device"] for _, found in allocations for result in found)
         self._history.note("kube-scheduler", f"bound {metadata['name']} to {node} with {devices}")
+
+    def _gpus_without_level(self, node: str) -> frozenset[str]:
+        """UUIDs of the GPUs in the slices of a node that take as many sharers as a GPU can."""
+        uuids: set[str] = set()
+        for resource_slice in self._slices(node):
+            for device in resource_slice["spec"].get("devices") or ():
+                sharers = (device.get("capacity") or {}).get("sharers")
+                if sharers and int(sharers["value"]) == SHARERS:
+                    uuids.update(self._gpus[device["name"]])
+        return frozenset(uuids)
 
     def _read_gpus(self) -> None:
         """Read the GPUs by the names of their devices; those of former slices stay known."""
