@@ -356,7 +356,9 @@ class ClaimChecker:
             return
         allocated = self._world.claims.scheduler.allocated_devices()
         claimed = {frozenset(uuids) for uuids in allocated.values()}
-        for problem in wrong_sets(devices, claimed, node.box):
+        # An agent that starts without a GPU does not know it, and publishes the rest of a set that a claim has.
+        problems = () if node.lost else wrong_sets(devices, claimed, node.box)
+        for problem in problems:
             self._history.break_promise(f"{node.name}: {problem}")
         for device in filter(is_set, devices):
             lost = set(gpus_of(device, node.box)) & node.lost.keys()

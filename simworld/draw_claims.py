@@ -54,6 +54,9 @@ def _with_linked_gpus(scenario: Scenario, *, is_small: bool) -> Scenario:
     shapes = chance.sample(LINKED_SHAPES, 3) if is_small else LINKED_SHAPES
     more: list[Action] = []
     add_actions(more, chance, scenario.lasts_s, chance.choice((0.2, 0.5, 1.2)), [_pod_of(shapes)])
+    if chance.random() < 0.25:
+        # A GPU is lost and stays lost, and so do its sets.
+        more.append(Action(chance.random() * scenario.lasts_s, "break_gpu", (0, chance.randrange(1000), 0)))
     actions = sorted([*scenario.actions, *more], key=lambda action: action.at)
     gates_off = ("DRAPartitionableDevices",) if chance.random() < 0.15 else scenario.gates_off
     # Sets are there in mode dra only.

@@ -173,7 +173,8 @@ class SimulatedClaimScheduler(ClaimScheduler):
         """Read the GPUs by the names of their devices; those of former slices stay known."""
         for known in (*self._known_slices, *self._objects.peek("resourceslices")):
             for device in known["spec"].get("devices") or ():
-                self._gpus[device["name"]] = gpus_of(device, self._boxes[known["spec"]["nodeName"]])
+                # A set that has lost a GPU since is still published with the others, if a claim has it.
+                self._gpus.setdefault(device["name"], gpus_of(device, self._boxes[known["spec"]["nodeName"]]))
 
     def allocated_devices(self) -> dict[str, tuple[str, ...]]:
         """UUIDs of each device of which a claim at the API server has a part. One that only watches it has none."""
