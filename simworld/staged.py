@@ -13,13 +13,16 @@ from simworld.swarm import Wants, restart_slow_agent
 
 GIB_PER_GPU = 80
 LASTS_S = 30.0
+MORE_SEEDS = 72
+"""Seeds from this one on have more circumstances: those below stay the worlds that tables name."""
 SIZES = (40, 70)
 """GiB of pods of which two, or one, fill a GPU."""
 
 
 def draw_staged_world(seed: int) -> Scenario:
     """The staged world of a seed. Seeds that follow each other have different circumstances."""
-    stage = _STAGES[seed % len(_STAGES)]
+    stages = _STAGES if seed < MORE_SEEDS else (*_STAGES, *_MORE_STAGES)
+    stage = stages[seed % len(stages)]
     return stage(seed, random.Random(f"{seed}/staged world"))
 
 
@@ -150,6 +153,45 @@ def _decisions_of_tenants(seed: int, chance: random.Random) -> Scenario:
     return _world(seed, chance, gpus=2, mode=mode, actions=actions, decides=decides)
 
 
+def _plans_of_tenants(seed: int, chance: random.Random) -> Scenario:
+    """The scheduler starts again, and reads a plan that a tenant has written for a pod of a job that runs."""
+    actions = [Action(1.5, "create_gang", (MEMORY, 8, 2, 0.0))]
+    away_s = chance.choice((2.0, 4.0))
+    for begins in (8.0, 20.0):
+        amount = chance.choice((8, 20))
+        index = chance.randrange(2)
+        claimed = chance.choice((0, 1, amount, 72, 80, 640))
+        actions.append(Action(begins, "restart_scheduler", (0, away_s)))
+        actions.append(Action(begins + 1.0, "forge_plan", (index, claimed, amount)))
+        actions += [_pod_of(chance.choice((20, 40)), begins + chance.random() * 6.0) for _ in range(2)]
+    return _world(seed, chance, gpus=2, mode="share", actions=actions)
+
+
+def _labels_of_tenants(seed: int, chance: random.Random) -> Scenario:
+    """A tenant labels pods that run as pods of a job that still waits for the last one of its own."""
+    actions = [_pod_of(8, 1.0 + chance.random()) for _ in range(3)]
+    for number in (1, 2):
+        begins = 6.0 + 10.0 * number
+        members = chance.choice((2, 3))
+        lag_s = chance.choice((3.0, 4.0))
+        actions.append(Action(begins, "create_gang", (MEMORY, chance.choice((8, 20)), members, lag_s)))
+        labeled_at = begins - 1.0 + chance.random() * 2.0
+        actions.append(Action(labeled_at, "label_as_member", (chance.randrange(1000), f"job-{number}", members)))
+    return _world(seed, chance, gpus=2, mode="share", actions=actions)
+
+
+def _bindings_that_are_refused(seed: int, chance: random.Random) -> Scenario:
+    """The API server refuses a Binding of a job, as if the pod had just changed. Others want the pod's place."""
+    size, gpus = chance.choice(((40, 2), (70, 2), (70, 4)))
+    members = gpus * (GIB_PER_GPU // size)
+    codes = chance.choice(((409,), (409, 409), (422,), (500,), (0, 409)))
+    begins = 10.0
+    refusal = Action(begins, "fail_bindings", (chance.choice((0.0, 3.0)), *codes))
+    job = Action(begins, "create_gang", (MEMORY, size, members, 0.0))
+    others = [_pod_of(size, begins + 0.2 + chance.random() * 4.0) for _ in range(members + 2)]
+    return _world(seed, chance, gpus=gpus, mode="share", actions=[refusal, job, *others], replicas=2)
+
+
 def _world(  # noqa: PLR0913 (the fields of a scenario)
     seed: int,
     chance: random.Random,
@@ -208,4 +250,9 @@ _STAGES: tuple[Callable[[int, random.Random], Scenario], ...] = (
     _reservations_that_kubelet_loses,
     _forbidden_writes,
     _decisions_of_tenants,
+)
+_MORE_STAGES = (
+    _plans_of_tenants,
+    _labels_of_tenants,
+    _bindings_that_are_refused,
 )

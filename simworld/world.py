@@ -10,6 +10,10 @@ from pathlib import Path
 from gpuagent.domain.pods.annotations import DECIDED_ANNOTATION
 from gpuagent.domain.sharing.mode import JOB_LABEL, MODE_LABEL, REPLICAS_LABEL
 from gpuagent.simulation.boxes import Box
+from gpuscheduler.core.choose_gpus import Choice
+from gpuscheduler.core.gpu_request import Amounts
+from gpuscheduler.core.jobs.commit import commit_text
+from gpuscheduler.core.pod_facts import COMMIT_ANNOTATION
 from simworld import checker
 from simworld.claim_checker import ClaimChecker
 from simworld.claim_people import ClaimPeople
@@ -70,6 +74,8 @@ PEOPLE = (
     "change_mode_for",
     "edit_annotations",
     "keep_editing",
+    "forge_plan",
+    "label_as_member",
 )
 """Actions that are calls to the API server."""
 
@@ -441,6 +447,42 @@ class World:
         annotations = _decision(index, claimed)
         pod = self._create(f"pod-{self._pods}", {MEMORY: amount}, annotations=annotations)
         self.history.edit(pod["metadata"]["uid"])
+
+    def forge_plan(self, index: int, claimed: int, amount: int) -> None:
+        """A tenant replaces a pod of its job that runs, and writes a plan that gives the new one more than it asks for.
+
+        gpuscheduler writes such a plan itself, and reads it when it starts, if other pods of the plan are bound.
+        """
+        running = [pod for pod in self._running_pods() if JOB_LABEL in (pod["metadata"].get("labels") or {})]
+        if len(running) < 2:
+            return
+        former, other = running[:2]
+        self.delete(former, 0)
+        meta = former["metadata"]
+        pod = self._create(meta["name"], {MEMORY: amount}, labels=dict(meta["labels"]))
+        claims = Amounts(claimed, 0)
+        choice = Choice(((index, claims),), {0: {index: claims}})
+        node = other["spec"]["nodeName"]
+        text = commit_text({pod["metadata"]["uid"]: (node, choice), other["metadata"]["uid"]: (node, choice)})
+        self.history.note("tenant", f"plans {claimed} units of GPU {index} for {meta['name']}, which asks for {amount}")
+        self._patch_metadata(pod, {"annotations": {COMMIT_ANNOTATION: text}})
+        # A plan says that kube-scheduler has come to its pods. A plan of a tenant looks the same.
+        self._scheduler.asked.add(pod["metadata"]["uid"])
+
+    def label_as_member(self, which: int, job: str, members: int) -> None:
+        """A tenant labels a pod that runs as one of another job."""
+        pods = self._running_pods()
+        if not pods:
+            return
+        pod = pods[which % len(pods)]
+        self.history.note("tenant", f"labels {pod['metadata']['name']} as a pod of {job}")
+        self._patch_metadata(pod, {"labels": {JOB_LABEL: job, REPLICAS_LABEL: str(members)}})
+
+    def _patch_metadata(self, pod: Json, metadata: Json) -> None:
+        meta = pod["metadata"]
+        patch: Json = {"metadata": {"uid": meta["uid"], **metadata}}
+        with suppress(Refusal):  # it is gone
+            self.api.objects.patch(("pods", meta["namespace"], meta["name"]), "", patch, strategic=False)
 
     def set_mode(self, which: int, mode: str) -> None:
         node = self._some_node(which)

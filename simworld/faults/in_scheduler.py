@@ -1,13 +1,15 @@
 """Faults in what gpuscheduler makes of kube-scheduler's calls and of what its watches show."""
 
+from dataclasses import replace
 from typing import Any
 
 from gpuscheduler.core import bindings
+from gpuscheduler.core.bound_pods import BoundPods
 from gpuscheduler.core.calls import BindOutcome
 from gpuscheduler.core.gangs.gang import GangKey
 from gpuscheduler.core.jobs import jobs
 from gpuscheduler.core.jobs.job import Job, key_of
-from gpuscheduler.core.jobs.planning import planning
+from gpuscheduler.core.jobs.planning import planning, start_plans
 from gpuscheduler.core.jobs.pods.members import Members
 from gpuscheduler.core.jobs.pods.start import Start
 from gpuscheduler.core.jobs.recovery import Recovery
@@ -135,6 +137,33 @@ def a_reservation_outlives_its_end() -> None:
     put(Reservations, "lapse", lambda *_: None)
 
 
+def a_written_plan_is_believed() -> None:
+    """What a tenant has written as the plan of its job counts, also if it gives a pod more than the pod asks for."""
+    put(start_plans, "serves", lambda *_: True)
+
+
+def labels_of_running_pods_count() -> None:
+    """A pod that runs is one of the job that its label names now, so another job seems to have begun."""
+    first_seen = BoundPods._as_first_seen  # noqa: SLF001 (the decision that is taken away)
+
+    def as_labeled(self: Any, pod: PodFacts, former: PodFacts) -> PodFacts:  # noqa: ANN401 (the pods on nodes)
+        return replace(first_seen(self, pod, former), job=pod.job, gang_ref=pod.gang_ref)
+
+    put(BoundPods, "_as_first_seen", as_labeled)
+
+
+def a_refused_binding_of_a_job_gives_its_place_away() -> None:
+    """When the API server refuses the Binding of a pod of a job, others may get its GPUs before it is tried again."""
+    answered = bindings.Bindings.answered
+
+    def and_ended(self: Any, uid: str, pod: Any, outcome: BindOutcome) -> None:  # noqa: ANN401 (the product's)
+        answered(self, uid, pod, outcome)
+        if outcome is BindOutcome.REFUSED:
+            self._reservations.end([uid])
+
+    put(bindings.Bindings, "answered", and_ended)
+
+
 FAULTS = (
     j4_members_that_have_succeeded_are_missed,
     jobs_of_all_namespaces_are_one,
@@ -151,4 +180,7 @@ FAULTS = (
     a_member_that_is_gone_counts,
     a_plan_outlives_its_end,
     a_reservation_outlives_its_end,
+    a_written_plan_is_believed,
+    labels_of_running_pods_count,
+    a_refused_binding_of_a_job_gives_its_place_away,
 )
