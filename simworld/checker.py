@@ -1,15 +1,17 @@
 """Holds what is there in a quiet world against the promises. `history` checks what must never be, when it happens."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from gpuagent.domain.reconcile.node_report import node_capacity, node_condition, node_labels
 from gpuagent.domain.reconcile.published_gpus import node_annotations
 from gpuagent.domain.sharing.mode import MODE_LABEL
 from gpuagent.domain.status.problems import problems
+from gpuagent.simulation.boxes import BoxGpu
 from simworld.history import CORES, MEMORY, WHOLE, Living
 from simworld.parts.amounts import ENDED, free_amounts, lasting_containers, limits
 from simworld.parts.node import SimulatedNode
+from simworld.waiting import healthy_gpus, usable_gpus
 from standin.api.objects import Json
 from standin.api.refusal import Refusal
 
@@ -33,6 +35,7 @@ def check_quiet(world: "World") -> None:
     for node in world.nodes:
         for crash in node.kubelet.crashes:
             world.history.break_promise(f"{node.name}: {crash}")
+        _check_health(world, node)
         _check_amounts(world, node)
         _check_published(world, node)
         _check_known_pods(world, node)
@@ -92,15 +95,19 @@ def may_start(world: "World", pod: Json) -> bool:
     return is_same and current["status"].get("phase") not in ENDED
 
 
-def room(world: "World", node: SimulatedNode) -> dict[str, int]:
-    """Free amounts by resource, as a scheduler counts them; none in mode core_mem, which wants two at once."""
+def mode_of(world: "World", node: SimulatedNode) -> str:
+    """The mode that the node's label names."""
+    labels: dict[str, str] = world.api.objects.get(("nodes", "", node.name))["metadata"]["labels"]
+    return labels[MODE_LABEL]
+
+
+def resources_of_probes(world: "World", node: SimulatedNode) -> list[str]:
+    """Resources of which the node has amounts left, as a scheduler counts them; memory stands for compute, too."""
     stored = world.api.objects.get(("nodes", "", node.name))
-    mode = stored["metadata"]["labels"].get(MODE_LABEL)
-    resources = BY_MODE.get(mode, ())
-    if CORES in resources:
-        return {}
     free = free_amounts(stored, world.api.objects.peek("pods"))
-    return {resource: free[resource] for resource in resources}
+    resources = BY_MODE[mode_of(world, node)]
+    has_some = all(free[resource] > 0 for resource in resources)
+    return [resource for resource in resources if resource != CORES] if has_some else []
 
 
 def _check_pod(world: "World", pod: Json) -> None:
@@ -196,19 +203,24 @@ def _has_lost_gpu(world: "World", living: Living) -> bool:
 def _check_amounts(world: "World", node: SimulatedNode) -> None:
     """Amounts are what the mode promises, or a problem says why they are not."""
     stored = world.api.objects.get(("nodes", "", node.name))
-    mode = stored["metadata"]["labels"].get(MODE_LABEL)
+    mode = mode_of(world, node)
     allocatable = stored["status"].get("allocatable") or {}
     assert node.agent is not None
     reasons = [f"{problem.reason}: {problem.message}" for problem in problems(node.agent.state)]
+    usable = usable_gpus(world, node)
     for resource in (MEMORY, CORES, WHOLE):
         amount = int(allocatable.get(resource, 0))
-        full = _full(node, resource) if resource in BY_MODE[mode] else 0
+        is_of_mode = resource in BY_MODE[mode]
+        full = _amount_of(healthy_gpus(node), resource) if is_of_mode else 0
+        # A reason for one GPU is no reason to offer less of another one.
+        least = _amount_of(usable, resource) if is_of_mode else 0
+        offers = f"{node.name} in mode {mode} offers {amount}"
         if amount > full:
-            world.history.break_promise(f"{node.name} in mode {mode} offers {amount} {resource}, and has {full}")
+            world.history.break_promise(f"{offers} {resource}, and has {full}")
+        if amount < least:
+            world.history.break_promise(f"{offers} {resource}, and its usable GPUs have {least}")
         if amount < full and not reasons:
-            world.history.break_promise(
-                f"{node.name} in mode {mode} offers {amount} of {full} {resource}, and no problem says why"
-            )
+            world.history.break_promise(f"{offers} of {full} {resource}, and no problem says why")
 
 
 def _check_published(world: "World", node: SimulatedNode) -> None:
@@ -237,9 +249,16 @@ def _compare(
             world.history.break_promise(f"{node.name}: its {difference}")
 
 
-def _full(node: SimulatedNode, resource: str) -> int:
-    """What the GPUs of a node have of a resource, without those that are lost for good."""
-    gpus = [gpu for gpu in node.box.gpus if gpu.uuid not in node.lost]
+def _check_health(world: "World", node: SimulatedNode) -> None:
+    """No GPU is taken for unhealthy that has had no fault for long."""
+    assert node.agent is not None
+    whole = {gpu.uuid for gpu in healthy_gpus(node)}
+    for uuid in sorted(whole.intersection(node.agent.state.unhealthy)):
+        world.history.break_promise(f"{node.name}: the agent takes {uuid} for unhealthy, which is not")
+
+
+def _amount_of(gpus: Sequence[BoxGpu], resource: str) -> int:
+    """What GPUs have of a resource."""
     if resource == WHOLE:
         return len(gpus)
     if resource == CORES:

@@ -68,12 +68,14 @@ class History:
         pods: names by UID, for people.
         starts: containers that have started.
         last_end_at: when a container ended last.
+        ended_ones: containers that have ended, each with the moment.
         gangs: UIDs of the pods of each job that starts together.
         gang_sizes: how many pods each of these jobs has.
         deleted_at: UIDs of pods that were deleted by force, with the moment, if a scheduler soon sees that.
         retried: UIDs of pods that came again, with those of the others of their job, which had succeeded.
         forgotten: UIDs of pods to which kube-scheduler never comes again.
         start_checks: called with each container that starts; the promises that it breaks, in words.
+        refusal_checks: called with the node and the UID of each pod that kubelet refuses; the same.
         bound_checks: called with the UID, the node and the annotations of each pod that is bound; the same.
         decisions: annotations that a scheduler bound a pod with, by its UID.
         edited: UIDs of pods whose annotations a tenant has changed, with the moment; minus infinity if it was before
@@ -88,6 +90,7 @@ class History:
     pods: dict[str, str] = field(default_factory=dict)
     starts: int = 0
     last_end_at: float = -math.inf
+    ended_ones: list[tuple[float, Living]] = field(default_factory=list)
     decisions: dict[str, Mapping[str, str]] = field(default_factory=dict)
     gangs: dict[str, list[str]] = field(default_factory=dict)
     gang_sizes: dict[str, int] = field(default_factory=dict)
@@ -96,6 +99,7 @@ class History:
     edited: dict[str, float] = field(default_factory=dict)
     forgotten: set[str] = field(default_factory=set)
     start_checks: list[Callable[[Living], Iterable[str]]] = field(default_factory=list)
+    refusal_checks: list[Callable[[str, str], Iterable[str]]] = field(default_factory=list)
     bound_checks: list[Callable[[str, str, Mapping[str, str]], Iterable[str]]] = field(default_factory=list)
 
     def note(self, actor: str, what: str) -> None:
@@ -185,10 +189,17 @@ class History:
         self.kept = {key: kept for key, kept in self.kept.items() if key[0] != uid}
         ended = [key for key in self.living if key[0] == uid]
         for key in ended:
-            del self.living[key]
+            self.ended_ones.append((kernel().now, self.living.pop(key)))
         if ended:
             self.last_end_at = kernel().now
             self.note(f"{node} kubelet", f"ended {self.name(uid)}")
+
+    def refused(self, node: str, uid: str, reason: str) -> None:
+        """Kubelet has refused to admit the pod."""
+        self.note(f"{node} kubelet", f"refused {self.name(uid)}: {reason}")
+        for check in self.refusal_checks:
+            for problem in check(node, uid):
+                self.break_promise(problem)
 
     def ended_init(self, node: str, uid: str, container: str) -> None:
         """An ordinary init container of the pod has ended. Kubelet keeps its units for its pod."""
@@ -213,11 +224,16 @@ class History:
                     units[resource] = units.get(resource, frozenset()) - ids
             yield kept, units
 
-    def on_node(self, node: str) -> Iterator[Living]:
-        """Containers that live on a node."""
+    def on_node(self, node: str, ended_after: float = math.inf) -> Iterator[Living]:
+        """Containers that live on a node, and those that have ended after this moment."""
         for living in self.living.values():
             if living.node == node:
                 yield living
+        for at, ended in reversed(self.ended_ones):
+            if at <= ended_after:
+                return
+            if ended.node == node:
+                yield ended
 
 
 MEMORY = "aliyun.com/gpu-mem"

@@ -24,6 +24,7 @@ def check_schedulers(world: "World") -> None:
     """Check the leader, what it knows, and that no pod waits that would fit."""
     core = _leaders_core(world)
     if core is None:
+        world.history.break_promise("no replica of gpuscheduler leads")
         return
     _check_view(world, core)
     _check_reservations(world, core)

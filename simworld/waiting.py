@@ -1,5 +1,6 @@
 """Which pods could run: a pod that waits in a quiet world although there is room for it breaks a promise."""
 
+import math
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
@@ -7,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from gpuagent.domain.sharing.mode import JOB_LABEL, MODE_LABEL
 from gpuagent.domain.sharing.units import parse_id
+from gpuagent.simulation.boxes import BoxGpu
 from gpuscheduler.core.gangs.kueue import GROUP
 from simworld.history import CORES, MEMORY, WHOLE, Living
 from simworld.parts.amounts import ENDED, fits, limits
@@ -142,25 +144,22 @@ def _on_lost_gpus(world: "World", node: SimulatedNode) -> Iterator[Counter[str]]
     yield from by_pod.values()
 
 
-def free_by_gpu(world: "World", node: SimulatedNode) -> dict[str, Counter[str]]:
+def free_by_gpu(world: "World", node: SimulatedNode, ended_after: float = math.inf) -> dict[str, Counter[str]]:
     """UUID of each GPU that may take another pod to what it has left, by the containers that live.
+
+    Those that have ended after `ended_after` count, too.
 
     A GPU is left out if it is unhealthy, if another mode or a claim uses it, or if as many pods as may share it do.
     """
-    stored = world.api.objects.get(("nodes", "", node.name))
-    mode = stored["metadata"]["labels"].get(MODE_LABEL)
-    free = _healthy_gpus(node)
+    free = {
+        gpu.uuid: Counter({MEMORY: gpu.memory_mib // 1024, CORES: 100, WHOLE: 1})
+        for gpu in usable_gpus(world, node, ended_after)
+    }
     pods: defaultdict[str, set[str]] = defaultdict(set)
-    for living in world.history.on_node(node.name):
-        for uuid in world.claims.scheduler.claimed_gpus(living.pod_uid):
-            free.pop(uuid, None)
-        is_in_force = _is_of_mode(living, mode)
+    for living in world.history.on_node(node.name, ended_after):
         for uuid in living.gpus:
             left = free.get(uuid)
             if left is None:
-                continue
-            if not is_in_force:
-                del free[uuid]
                 continue
             pods[uuid].add(living.pod_uid)
             _take(left, living)
@@ -179,15 +178,24 @@ def _is_of_mode(living: Living, mode: str) -> bool:
     return all(unit is not None and unit.kind.mode == mode for unit in units)
 
 
-def _healthy_gpus(node: SimulatedNode) -> dict[str, Counter[str]]:
-    """UUID of each healthy GPU to all that it has."""
-    agent = node.agent
-    assert agent is not None
-    free: dict[str, Counter[str]] = {}
-    for gpu in node.box.gpus:
-        if gpu.uuid not in agent.state.unhealthy and gpu.uuid not in node.lost:
-            free[gpu.uuid] = Counter({MEMORY: gpu.memory_mib // 1024, CORES: 100, WHOLE: 1})
-    return free
+def usable_gpus(world: "World", node: SimulatedNode, ended_after: float = math.inf) -> list[BoxGpu]:
+    """Healthy GPUs of a node of which no container has something by a claim, or that another mode gave it."""
+    stored = world.api.objects.get(("nodes", "", node.name))
+    mode = stored["metadata"]["labels"].get(MODE_LABEL)
+    taken: set[str] = set()
+    for living in world.history.on_node(node.name, ended_after):
+        taken.update(world.claims.scheduler.claimed_gpus(living.pod_uid))
+        if not _is_of_mode(living, mode):
+            taken.update(living.gpus)
+    return [gpu for gpu in healthy_gpus(node) if gpu.uuid not in taken]
+
+
+def healthy_gpus(node: SimulatedNode) -> list[BoxGpu]:
+    """GPUs of a node that are not lost for good: in a quiet world, all faults of the others are over.
+
+    The agent is not asked. One that took each GPU for unhealthy would break no promise otherwise.
+    """
+    return [gpu for gpu in node.box.gpus if gpu.uuid not in node.lost]
 
 
 def _take(left: Counter[str], living: Living) -> None:

@@ -26,6 +26,7 @@ from simworld.parts.job_controllers import JobControllers
 from simworld.parts.node import SimulatedNode
 from simworld.parts.scheduler_replicas import SchedulerReplicas
 from simworld.parts.stock_scheduler import StockScheduler
+from simworld.refusals import RefusalChecks
 from simworld.runtime.http import SimulatedApi
 from simworld.runtime.kernel import Process, StuckError, kernel
 from simworld.runtime.rpc import slow_answers
@@ -41,6 +42,10 @@ SETTLE_S = 200.0
 """How long a repaired world is left in peace. The agent waits for 60 s until a GPU that had a fault is sold again."""
 PROBE_S = 20.0
 """How long a pod in a quiet world may take to run."""
+PROBE_GRACE_S = 30
+"""Grace of pods that were to show that their node has room."""
+PROBE_CORES = 10
+"""Percent of compute of such a pod in mode core_mem."""
 QUIET_S = 10.0
 """How long the pods of one test are left in peace before the next one."""
 XID_S = 5.0
@@ -118,10 +123,13 @@ class World:
         self._claim_checker = ClaimChecker(self)
         self.history.start_checks.append(self._on_lost_gpus)
         self.history.bound_checks.append(self._bound_to_lost_gpu)
+        self._refusals = RefusalChecks(self)
+        self.history.refusal_checks.append(self._refusals.check)
         self.jobs = JobControllers(self.api, self.history, scenario.seed)
         self._pods = 0
         self._gangs = 0
         self._probes = 0
+        self._probe_pods: list[Json] = []
         self._xids_on_their_way = 0
         self._people = Process("people")
         for product in ("gpuagent", "gpuscheduler", "asyncio"):
@@ -162,6 +170,8 @@ class World:
             check_waiting(self)
         if self.scenario.replicas:
             check_schedulers(self)
+        elif self.scenario.decides and self._scheduler.living_core is None:
+            self.history.break_promise("gpuscheduler answers nothing")
         self._claim_checker.check_quiet()
         self._job_checks.check_quiet()
         self._probe()
@@ -178,6 +188,7 @@ class World:
         kernel().run(lambda: False, seconds)
 
     def _act(self, action: Action) -> None:
+        self._refusals.acts(action.kind)
         is_about_claims = hasattr(self.claims, action.kind)
         if self.api.is_away and (is_about_claims or action.kind in PEOPLE):
             return  # they get no answer
@@ -218,10 +229,9 @@ class World:
     def _probe(self) -> None:
         """Pods in a quiet world have to run within their bound wherever there is room for them."""
         for node in self.nodes:
-            for resource, amount in checker.room(self, node).items():
+            for resource in checker.resources_of_probes(self, node):
                 # The free units may be on GPUs that have as many pods as may share one.
-                has_room_on_a_gpu = amount > 0 and self._largest(node, resource) > 0
-                if not has_room_on_a_gpu:
+                if not self._largest(node, resource):
                     continue
                 self._probe_node(node, resource, 1, {})
                 largest = self._largest(node, resource)
@@ -232,10 +242,22 @@ class World:
             # gpuscheduler did not decide on these pods, so it knows their GPUs once the agents have written them.
             self._play_for(QUIET_S)
             self._probe_scheduler()
+            # They may have all that was free.
+            for pod in self._probe_pods:
+                self.delete(pod, PROBE_GRACE_S)
+            self._play_for(QUIET_S)
+            self._probe_scheduler()
 
     def _largest(self, node: SimulatedNode, resource: str) -> int:
         """Units of the largest pod for which a GPU of the node has room."""
-        return max((left[resource] for left in free_by_gpu(self, node).values()), default=0)
+        cores = self._cores_of_probe(node)
+        gpus = [left[resource] for left in free_by_gpu(self, node).values() if left[CORES] >= cores]
+        return max(gpus, default=0)
+
+    def _cores_of_probe(self, node: SimulatedNode) -> int:
+        """Percent of compute that each pod has to ask for beside memory, in the mode of the node."""
+        mode = checker.mode_of(self, node)
+        return PROBE_CORES if CORES in checker.BY_MODE[mode] else 0
 
     def _some_annotations(self, node: SimulatedNode, amount: int) -> dict[str, str]:
         """Annotations of a pod of the node, as if it had so many units of the fullest GPU.
@@ -256,20 +278,24 @@ class World:
 
     def _probe_node(self, node: SimulatedNode, resource: str, amount: int, annotations: dict[str, str]) -> None:
         self._probes += 1
-        pod = self._create(f"probe-{self._probes}", {resource: amount}, node=node.name, annotations=annotations)
+        limits = _limits(resource, amount, self._cores_of_probe(node))
+        pod = self._create(f"probe-{self._probes}", limits, node=node.name, annotations=annotations)
+        self._probe_pods.append(pod)
         self._must_run(pod, f"a pod for {amount} {resource} does not run on {node.name}")
 
     def _probe_scheduler(self) -> None:
         """Gpuscheduler places the largest pods that fit, as the agents of their nodes have it."""
         for node in self.nodes:
-            for resource in checker.room(self, node):
+            for resource in checker.resources_of_probes(self, node):
                 amount = self._largest(node, resource)
-                asked = {"spec": {"containers": [{"resources": {"limits": {resource: str(amount)}}}]}}
+                limits = _limits(resource, amount, self._cores_of_probe(node))
+                amounts = {name: str(wanted) for name, wanted in limits.items()}
+                asked = {"spec": {"containers": [{"resources": {"limits": amounts}}]}}
                 # A pod that nobody waits for would take the room that the next one should have.
                 if not amount or not has_room(self, node, asked):
                     continue
                 self._probes += 1
-                pod = self._create(f"probe-{self._probes}", {resource: amount})
+                pod = self._create(f"probe-{self._probes}", limits)
                 self._must_run(pod, f"gpuscheduler has no place for {amount} {resource}, or the agent refuses it")
 
     def _on_lost_gpus(self, living: Living) -> Iterator[str]:

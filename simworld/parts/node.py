@@ -3,6 +3,7 @@
 import itertools
 from collections.abc import Callable, Collection
 from contextlib import AbstractContextManager, nullcontext
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -78,13 +79,18 @@ class SimulatedKubelet(Kubelet):
 
     Attributes:
         admitting: entered for each admission.
+        pod_refused: called with the UID of each pod that is refused, and the reason.
     """
 
     admitting: Callable[[], AbstractContextManager[None]] = nullcontext
+    pod_refused: Callable[[str, str], None] = lambda *_: None
 
     def admit(self, pod: Pod, *, numa: Collection[int] | None = None) -> Admission:
         with self.admitting():
-            return self._admit(pod, numa)
+            admission = self._admit(pod, numa)
+        if admission.failed:
+            self.pod_refused(pod.uid, admission.failed)
+        return admission
 
     def _admit(self, pod: Pod, numa: Collection[int] | None) -> Admission:
         running = {container for uid, container in self.claims.containers() if uid == pod.uid}
@@ -180,6 +186,7 @@ class SimulatedNode:
             double_allocation=self.loses_reservations,
         )
         self.kubelet.admitting = self._admitting
+        self.kubelet.pod_refused = partial(self._history.refused, self.name)
         self._wait_for_pods()
         # The private names of former processes' sockets are still there.
         self.kubelet._numbers = itertools.count(self._kubelets * 1000)  # noqa: SLF001 (the stand-in's own names)

@@ -1,0 +1,103 @@
+"""Pods that kubelet refuses although nothing is wrong: a reason in words is not enough, it has to be one that holds.
+
+Only what is certain is told. So nothing is while a fault may still have effects, or if a tenant has changed what the
+agent follows, or if containers that have just ended may still count as living for the agent.
+"""
+
+from collections import Counter
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from gpuagent.domain.sharing.mode import MODE_LABEL
+from simworld.history import WHOLE
+from simworld.parts.amounts import ENDED, limits
+from simworld.parts.node import SimulatedNode
+from simworld.runtime.kernel import kernel
+from simworld.waiting import RESOURCES, free_by_gpu
+from standin.api.objects import Json
+
+if TYPE_CHECKING:
+    from simworld.world import World
+
+CALM_S = 100.0
+"""How long after the beginning of a fault, which lasts for 40 s at most, pods may be refused for it."""
+ENDED_S = 15.0
+"""How long a container that has ended may count as living: kubelet's list is read once a second, if nothing is slow."""
+CALM_ACTIONS = frozenset(
+    (
+        "create_pod",
+        "create_job_pod",
+        "create_gang",
+        "create_twins",
+        "create_retried_gang",
+        "create_init_pod",
+        "create_workload",
+        "evict_workload",
+        "suspend_workload",
+        "delete_workload",
+        "lose_member",
+        "delete_pod",
+        "replace_pod",
+    )
+)
+"""Actions after which no pod may be refused that has room. `replace_pod` gives a name to another pod."""
+
+
+class RefusalChecks:
+    """Checks each refusal when it happens.
+
+    Args:
+        world: whose faults are noted with `acts`.
+    """
+
+    def __init__(self, world: "World") -> None:
+        self._world = world
+        self._calm_from = 0.0
+
+    def acts(self, kind: str) -> None:
+        """An action of this kind begins."""
+        if kind not in CALM_ACTIONS:
+            self._calm_from = kernel().now + CALM_S
+
+    def check(self, node_name: str, uid: str) -> Iterator[str]:
+        """The promise that a refusal breaks: nothing is wrong, and a GPU of the node has room for the pod."""
+        if kernel().now < self._calm_from or uid in self._world.history.edited:
+            return
+        pods = self._world.api.objects.peek("pods")
+        pod = next((pod for pod in pods if pod["metadata"]["uid"] == uid), None)
+        # Kubelet may admit a pod that was deleted meanwhile.
+        if pod is None or pod["spec"].get("resourceClaims"):
+            return
+        node = next(node for node in self._world.nodes if node.name == node_name)
+        if self._has_room(node, pod, pods):
+            yield f"{self._world.history.name(uid)} is refused, and {node.name} has room for it"
+
+    def _has_room(self, node: SimulatedNode, pod: Json, pods: list[Json]) -> bool:
+        """Whether a GPU has room for the whole pod, wherever those are that have been bound and do not run yet."""
+        mode = self._world.api.objects.get(("nodes", "", node.name))["metadata"]["labels"][MODE_LABEL]
+        wanted = limits(pod)
+        if set(wanted) != RESOURCES.get(mode):
+            return False
+        coming = self._coming(node, pod, pods)
+        free = free_by_gpu(self._world, node, ended_after=kernel().now - ENDED_S)
+        if WHOLE in wanted:
+            untouched = sum(left[WHOLE] > 0 for left in free.values())
+            return untouched >= wanted[WHOLE] + coming[WHOLE]
+        return any(_has_all(left, wanted + coming) for left in free.values())
+
+    def _coming(self, node: SimulatedNode, refused: Json, pods: list[Json]) -> Counter[str]:
+        """What other pods of the node ask for that may have GPUs without a container that lives."""
+        living = {living.pod_uid for living in self._world.history.on_node(node.name)}
+        coming: Counter[str] = Counter()
+        for pod in pods:
+            uid = pod["metadata"]["uid"]
+            is_of_node = pod["spec"].get("nodeName") == node.name
+            has_ended = (pod.get("status") or {}).get("phase") in ENDED
+            is_another = uid != refused["metadata"]["uid"] and uid not in living
+            if is_of_node and is_another and not has_ended:
+                coming.update(limits(pod))
+        return coming
+
+
+def _has_all(left: Counter[str], wanted: Counter[str]) -> bool:
+    return all(amount <= left[resource] for resource, amount in wanted.items())
