@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from gpuagent.domain.gpus.gpu import key_of
 from gpuagent.domain.sharing.mode import JOB_LABEL, MODE_LABEL
 from gpuagent.domain.sharing.units import parse_id
 from gpuagent.simulation.boxes import BoxGpu
@@ -167,7 +168,25 @@ def free_by_gpu(world: "World", node: SimulatedNode, ended_after: float = math.i
         for uuid in kept.gpus:
             if uuid in free and any(units.values()):
                 _take(free[uuid], replace(kept, units=units))
+    _take_without_container(world, node, free)
     return {uuid: left for uuid, left in free.items() if len(pods[uuid]) < MOST_PODS}
+
+
+def _take_without_container(world: "World", node: SimulatedNode, free: Mapping[str, Counter[str]]) -> None:
+    """Take what kubelet has given to containers that cannot start, or keeps back since it was refused a preference.
+
+    For example, the agent lets no container start in mode core_mem that has memory and no compute.
+    """
+    counted: set[str] = set()
+    for living in world.history.on_node(node.name):
+        counted.update(*living.units.values())
+    for _, units in world.history.kept_on_node(node.name):
+        counted.update(*units.values())
+    uuids = {key_of(uuid): uuid for uuid in free}
+    for resource, ids in node.kubelet.reserved().items():
+        for unit in filter(None, map(parse_id, ids - counted)):
+            if unit.gpu_key in uuids:
+                free[uuids[unit.gpu_key]][resource] -= 1
 
 
 def _is_of_mode(living: Living, mode: str) -> bool:

@@ -288,6 +288,11 @@ class Kubelet(Observation):
             self.terminate(admission.pod)
         return admission
 
+    def reserved(self) -> dict[str, set[str]]:
+        """By resource, the devices that no pod is offered: others have them, started or not, or they are kept back."""
+        with self._state.changed:
+            return {resource: set(ids) for resource, ids in self._state.devices.reserved.items()}
+
     def _active(self) -> set[str]:
         live = None if self._source is None else set(self._source())
         with self._state.changed:
