@@ -129,6 +129,7 @@ class World:
         self._pods = 0
         self._gangs = 0
         self._probes = 0
+        self._faults_end_at = -math.inf
         self._probe_pods: list[Json] = []
         self._xids_on_their_way = 0
         self._people = Process("people")
@@ -313,9 +314,10 @@ class World:
             if node.name != node_name:
                 continue
             for gpu in node.box.gpus:
-                lost_at = node.lost_at.get(gpu.uuid, math.inf)
+                # While the API server or the agent is away, nobody is told that a GPU is lost.
+                told_from = max(node.lost_at.get(gpu.uuid, math.inf), self._faults_end_at)
                 is_decided = str(gpu.minor) == index
-                if is_decided and kernel().now - lost_at > PUBLISHED_S:
+                if is_decided and kernel().now - told_from > PUBLISHED_S:
                     yield f"{self.history.name(uid)} is bound to GPU {index} of {node.name}, which is lost"
 
     def _must_run(self, pod: Json, otherwise: str) -> None:
@@ -717,7 +719,7 @@ class World:
         self.history.note(f"{node.name} driver", f"loses GPU {index}")
         node.driver.simulator.lose(index)
         node.lost_at.setdefault(node.box.gpus[index].uuid, kernel().now)
-        self._later(30.0, lambda: self._restore(node, index))
+        self._after(30.0, lambda: self._restore(node, index))
 
     def _restore(self, node: SimulatedNode, index: int) -> None:
         uuid = node.box.gpus[index].uuid
@@ -812,6 +814,7 @@ class World:
         ends = "breaks" if are_broken else "ends"
         self.history.note("api server", f"says nothing on its watches for {seconds:g} s, and then {ends} them")
         self.api.silence()
+        self._faults_end_at = max(self._faults_end_at, kernel().now + seconds)
 
         def forget() -> None:
             kernel().sleep(seconds)
@@ -831,6 +834,11 @@ class World:
         kernel().now += seconds
 
     def _later(self, seconds: float, act: Callable[[], object]) -> None:
+        """End a fault of what stands between people and GPUs so much later."""
+        self._faults_end_at = max(self._faults_end_at, kernel().now + seconds)
+        self._after(seconds, act)
+
+    def _after(self, seconds: float, act: Callable[[], object]) -> None:
         def wait_and_act() -> None:
             kernel().sleep(seconds)
             act()
