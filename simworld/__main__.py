@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Container
 
     from simworld.scenario import Scenario
 
@@ -53,8 +53,12 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=None, help="play this seed only, and print its story")
     parser.add_argument("--scenario", metavar="FILE", type=Path, help="play this kept scenario only")
     parser.add_argument("--keep", metavar="NAME", help="with --seed: keep the shortened scenario for the tests")
-    parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="processes at a time")
+    parser.add_argument("--jobs", type=_at_least_one, default=os.cpu_count() or 1, help="processes at a time")
     given = parser.parse_args()
+    if given.keep and given.seed is None:
+        parser.error("--keep keeps the scenario of one seed: give --seed, too")
+    if given.scenario is not None and not given.scenario.is_file():
+        parser.error(f"--scenario {given.scenario}: there is no such file")
     from simworld.runtime.replace import replace_machine  # noqa: PLC0415 (before the product is imported)
 
     replace_machine()
@@ -66,6 +70,9 @@ def main() -> int:
     if given.put_back == "list":
         print("\n".join(put_back.FAULTS))
         return 0
+    unknown = _unknown_faults(given.put_back, put_back.FAULTS)
+    if unknown:
+        parser.error(f"--put-back {unknown}: there is no such fault, see --put-back list")
     are_several = given.put_back == "all" or "," in (given.put_back or "")
     is_search = given.seeds is None and given.seed is None and given.scenario is None
     is_table = are_several or (bool(given.put_back) and is_search)
@@ -84,6 +91,20 @@ def main() -> int:
         return _play_seeds(given, first, root)
     finally:
         shutil.rmtree(root, ignore_errors=True)
+
+
+def _at_least_one(text: str) -> int:
+    """A number of processes. Raises ArgumentTypeError."""
+    if not text.isdecimal() or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"{text} is not a whole number of at least 1")
+    return int(text)
+
+
+def _unknown_faults(names: str | None, known: "Container[str]") -> str:
+    """The names that are not those of faults, with commas between them."""
+    if not names or names == "all":
+        return ""
+    return ",".join(name for name in names.split(",") if name not in known)
 
 
 def _play_seeds(given: argparse.Namespace, first: int, root: Path) -> int:
@@ -124,6 +145,8 @@ def _play_seed(given: argparse.Namespace, root: Path) -> int:
     from simworld.stored import FOLDER, keep  # noqa: PLC0415
 
     broken = play_one(_drawing(given)(given.seed), root, given.tries)
+    if given.keep and not broken:
+        print("no promise is broken, so nothing is kept")
     if broken and given.keep:
         path = FOLDER / f"{given.keep}.json"
         keep(replace(broken, fault=given.put_back or ""), path)

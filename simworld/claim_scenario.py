@@ -8,6 +8,7 @@ from simworld.claim_shapes import SHARE_CLASS, WHOLE_CLASS
 from simworld.draw_claims import with_more_claims
 from simworld.draw_init import with_init_containers
 from simworld.draw_jobs import KINDS as JOB_KINDS
+from simworld.draw_wider import with_many_nodes, with_wider_faults
 from simworld.rushes import draw_rushes, has_rushes
 from simworld.scenario import Action, Args, Maker, Scenario, draw, with_strikes_of_the_extender
 from simworld.swarm import draw_swarm, with_more_faults
@@ -22,7 +23,8 @@ GATES = ("DRAConsumableCapacity", "DRADeviceTaints")
 
 def draw_world(seed: int) -> Scenario:
     """The scenario of a seed, with claims if it has some."""
-    return with_strikes_of_the_extender(with_more_claims(with_claims(draw(seed))))
+    drawn = with_strikes_of_the_extender(with_more_claims(with_claims(draw(seed))))
+    return with_wider_faults(with_many_nodes(drawn))
 
 
 def draw_small_world(seed: int) -> Scenario:
@@ -31,8 +33,8 @@ def draw_small_world(seed: int) -> Scenario:
         return draw_rushes(seed)
     scenario = with_strikes_of_the_extender(with_claims(draw_swarm(seed)))
     if scenario.has_claims:
-        return with_more_claims(scenario, is_small=True)
-    return with_init_containers(with_more_faults(scenario))
+        return with_wider_faults(with_more_claims(scenario, is_small=True))
+    return with_wider_faults(with_init_containers(with_more_faults(scenario)))
 
 
 def with_claims(scenario: Scenario) -> Scenario:

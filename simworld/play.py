@@ -5,18 +5,19 @@ import json
 import math
 import os
 import resource
+import select
 import shutil
 import signal
 import traceback
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 from gpuagent.kube.api import transport
 from gpuagent.system import inotify
 from simworld.claim_scenario import draw_world
 from simworld.runtime import http
-from simworld.runtime.files import ProcessInotify, process_pipe
+from simworld.runtime.files import ProcessInotify, process_pipe, replace_disk
 from simworld.runtime.kernel import begin
 from simworld.runtime.replace import seed_library
 from simworld.scenario import Scenario
@@ -34,6 +35,8 @@ LONGEST_S = 300
 
 Real seconds would say more about other work on the machine than about the scenario.
 """
+IDLE_S = 60.0
+"""Real seconds without a CPU second after which a process waits for ever: a real lock, or a real connection."""
 PROGRESS_S = 30.0
 """Real seconds between two lines of progress."""
 
@@ -72,11 +75,24 @@ def play(scenario: Scenario, root: Path, *, until_broken: bool = False) -> Outco
     world = World(scenario, root, until_broken=until_broken)
     inotify.Inotify = ProcessInotify  # type: ignore[misc]
     os.pipe = process_pipe
+    replace_disk()
     transport.connect = lambda *_: http.Transport(world.api)  # type: ignore[assignment]
-    world.run()
     history = world.history
-    story = tuple(map(str, history.entries))
-    return Outcome(scenario.seed, tuple(history.broken), machine.turns, machine.now - began, history.starts, story)
+    error = ""
+    try:
+        world.run()
+    except Exception as failure:  # noqa: BLE001 (the story up to it says how it came to that)
+        error = traceback.format_exc()
+        history.break_promise(f"the simulation failed: {type(failure).__name__}: {failure}")
+    return Outcome(
+        scenario.seed,
+        tuple(history.broken),
+        machine.turns,
+        machine.now - began,
+        history.starts,
+        tuple(map(str, history.entries)),
+        error,
+    )
 
 
 def play_one(scenario: Scenario, root: Path, most_tries: int) -> Stored | None:
@@ -142,15 +158,17 @@ class Fork:
     def _play(self, write: int, root: Path) -> None:
         folder = root / str(os.getpid())
         folder.mkdir()
-        # The signal ends the process, and its standard error says where it was.
+        # Each of the signals ends the process, and its standard error says where it was.
         faulthandler.register(signal.SIGXCPU, chain=True)
+        faulthandler.register(signal.SIGUSR1, chain=True)
         resource.setrlimit(resource.RLIMIT_CPU, (LONGEST_S, LONGEST_S + 10))
         try:
             if self._put_back is not None:
                 self._put_back()
             outcome = play(self.scenario, folder, until_broken=self._put_back is not None)
-        except BaseException:  # noqa: BLE001 (everything is an outcome)
-            outcome = _failed(self.scenario, traceback.format_exc())
+        except BaseException as error:  # noqa: BLE001 (everything is an outcome)
+            why = f"{type(error).__name__}: {error}"
+            outcome = replace(_failed(self.scenario, why), error=traceback.format_exc())
         with os.fdopen(write, "w") as pipe:
             json.dump(asdict(outcome), pipe)
         shutil.rmtree(folder, ignore_errors=True)
@@ -158,15 +176,46 @@ class Fork:
 
     def outcome(self) -> Outcome:
         """Wait for the end."""
-        with os.fdopen(self._read) as pipe:
-            text = pipe.read()
-        os.waitpid(self.pid, 0)
+        text = self._answer()
+        _, status = os.waitpid(self.pid, 0)
         if not text:
-            return _failed(self.scenario, f"it took longer than {LONGEST_S} s of CPU time, or its process died")
+            return _failed(self.scenario, _why_it_died(status))
         answer = json.loads(text)
         answer["broken"] = tuple(answer["broken"])
         answer["story"] = tuple(answer["story"])
         return Outcome(**answer)
+
+    def _answer(self) -> str:
+        """What the process writes in the end. One that does nothing for long is killed: its limit is CPU time."""
+        used_s = -1.0
+        with os.fdopen(self._read) as pipe, select.epoll() as poll:
+            poll.register(pipe, select.EPOLLIN)
+            # The answer begins when the world has been played.
+            while not poll.poll(IDLE_S):
+                used_before_s = used_s
+                used_s = _cpu_s(self.pid)
+                if used_s == used_before_s:
+                    os.kill(self.pid, signal.SIGUSR1)
+            return pipe.read()
+
+
+def _cpu_s(pid: int) -> float:
+    """CPU seconds that a process has used."""
+    # The name in parentheses may contain spaces.
+    fields = Path(f"/proc/{pid}/stat").read_text(encoding="ascii").rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
+def _why_it_died(status: int) -> str:
+    """Why a process has ended without an answer."""
+    number = os.WTERMSIG(status) if os.WIFSIGNALED(status) else 0
+    match number:
+        case signal.SIGXCPU | signal.SIGKILL:
+            return f"it took longer than {LONGEST_S} s of CPU time, or was killed for memory"
+        case signal.SIGUSR1:
+            return f"it did nothing for {IDLE_S:g} s: it waits for something outside of the simulation"
+        case _:
+            return f"its process died with status {status}"
 
 
 def play_many(  # noqa: PLR0913 (what was given)

@@ -433,18 +433,30 @@ def check(path: Path) -> Verdict:
 
 
 def main(arguments: list[str]) -> int:
-    """Check each recording below folders, and return the exit status: 1 for a broken promise, 2 for no recording."""
+    """Check each recording below folders.
+
+    Returns:
+        The exit status: 1 for a broken promise, 2 if there is no recording or one is damaged.
+    """
     recordings = sorted(path for argument in arguments for path in Path(argument).glob(PATTERN))
     if not recordings:
         print(f"no recording below {' '.join(arguments) or 'no folder'}: name a folder of an end-to-end run")
         return 2
     is_broken = False
+    is_unreadable = False
     for path in recordings:
-        verdict = check(path)
+        try:
+            verdict = check(path)
+        except (ValueError, KeyError, TypeError) as error:
+            is_unreadable = True
+            print(f"{path} is not a recording, or is damaged, so it is not checked: {type(error).__name__}: {error}")
+            continue
         for line in verdict.lines():
             print(line)
         is_broken = is_broken or bool(verdict.story)
-    return 1 if is_broken else 0
+    if is_broken:
+        return 1
+    return 2 if is_unreadable else 0
 
 
 if __name__ == "__main__":

@@ -2,8 +2,8 @@
 
 from dataclasses import dataclass, field
 
-from simworld.scenario import Scenario
-from simworld.world import PEOPLE
+from simworld.scenario import Action, Scenario
+from simworld.world import PEOPLE, World
 
 
 @dataclass(slots=True)
@@ -34,7 +34,7 @@ class Totals:
         self.turns += turns
         self.starts += starts
         self.virtual_s += virtual_s
-        self.faults += sum(action.kind not in PEOPLE for action in scenario.actions)
+        self.faults += sum(_is_fault(action) for action in scenario.actions)
 
     def words(self, took_s: float, largest_mib: float) -> str:
         """All of it in one line."""
@@ -45,3 +45,11 @@ class Totals:
             f"{self.faults} faults, {hours:.1f} virtual hours, {self.turns} turns, {rate:.0f} a second, "
             f"{largest_mib:.0f} MiB in the largest process"
         )
+
+
+def _is_fault(action: Action) -> bool:
+    """Whether an action is neither a call of people or controllers nor a property of the world.
+
+    Those with claims and with jobs are methods of other classes.
+    """
+    return hasattr(World, action.kind) and action.kind not in (*PEOPLE, "use_one_loop")

@@ -24,11 +24,11 @@ from simworld.parts.amounts import limits as limits_of
 from simworld.parts.gpu_scheduler import NAME, GpuScheduler
 from simworld.parts.job_controllers import JobControllers
 from simworld.parts.node import SimulatedNode
-from simworld.parts.scheduler_replicas import SchedulerReplicas
+from simworld.parts.scheduler_replicas import Replica, SchedulerReplicas
 from simworld.parts.stock_scheduler import StockScheduler
 from simworld.refusals import RefusalChecks
 from simworld.runtime.http import SimulatedApi
-from simworld.runtime.kernel import Process, StuckError, kernel
+from simworld.runtime.kernel import Process, StuckError, Task, kernel
 from simworld.runtime.rpc import slow_answers
 from simworld.scenario import Action, Scenario
 from simworld.scheduler_checks import check_schedulers
@@ -61,6 +61,8 @@ LISTS = ("/v1.PodResourcesLister/List", "/v1alpha1.PodResourcesLister/List")
 SLOW_START_S = 12.0
 """How long the requests of an agent wait that starts at a busy API server."""
 GIB_PER_GPU = 80
+NODES_WITH_INOTIFY = 3
+"""On further nodes, none is left for the agent, which then polls."""
 INIT_RUNS_S = (0.0, 0.2, 2.0, 8.0)
 """Seconds that ordinary init containers run."""
 PEOPLE = (
@@ -105,7 +107,9 @@ class World:
             for name, version in zip(names, scenario.nodes, strict=True)
         ]
         chance = random.Random(f"{scenario.seed}/init containers")
-        for node in self.nodes:
+        for number, node in enumerate(self.nodes):
+            # The real machine has instances for so many agents.
+            node.has_inotify = number < NODES_WITH_INOTIFY
             node.isolates = scenario.isolates
             node.publishes_sets = scenario.has_links
             node.runtime.init_runs_s = lambda: chance.choice(INIT_RUNS_S)
@@ -133,6 +137,7 @@ class World:
         self._probe_pods: list[Json] = []
         self._xids_on_their_way = 0
         self._people = Process("people")
+        kernel().at_failure = self._thread_failed
         for product in ("gpuagent", "gpuscheduler", "asyncio"):
             logging.getLogger(product).addHandler(_ErrorsToHistory(product, self.history))
 
@@ -152,8 +157,11 @@ class World:
             self._play()
         except StuckError as error:
             self.history.break_promise(f"nothing can happen any more: {error}")
-        for task, failure in kernel().failed:
-            self.history.break_promise(f"thread {task.name} ended: {type(failure).__name__}: {failure}")
+
+    def _thread_failed(self, task: Task, error: BaseException) -> None:
+        """Tell at once whose thread it was: what breaks afterwards may only follow from it."""
+        thread = f"thread {task.name} of {task.process.name}"
+        self.history.break_promise(f"{thread} ended: {type(error).__name__}: {error}")
 
     def _play(self) -> None:
         for action in self.scenario.actions:
@@ -209,6 +217,7 @@ class World:
         slow_answers.clear()
         for node in self.nodes:
             node.driver.simulator.unhang()
+            node.disk_s = 0.0
             for gpu in node.box.gpus:
                 if gpu.uuid in node.lost:
                     continue
@@ -780,6 +789,32 @@ class World:
             self.api.allow("patch", "nodes/status")
 
         self._later(seconds, allow)
+
+    def forbid(self, verb_and_resource: str, seconds: float) -> None:
+        """A role lacks a right for a while."""
+        verb, resource = verb_and_resource.split()
+        self.history.note("api server", f"forbids to {verb} {resource} for {seconds:g} s")
+        self.api.deny(verb, resource)
+        self._later(seconds, lambda: self.api.allow(verb, resource))
+
+    def step_clock(self, which: int, by_s: float) -> None:
+        """The wall clock of a node, or of the machine of a replica, is set."""
+        machines: list[SimulatedNode | Replica] = [*self.nodes, *self.replicas.replicas]
+        machine = machines[which % len(machines)]
+        machine.clock_wrong_by_s += by_s
+        name = machine.name if isinstance(machine, SimulatedNode) else machine.host_name
+        self.history.note(name, f"has its clock set by {by_s:+g} s")
+
+    def slow_disk(self, which: int, most_s: float, seconds: float) -> None:
+        """Each write to the disk of a node takes a while."""
+        node = self._some_node(which)
+        self.history.note(node.name, f"takes up to {most_s:g} s for each write to its disk, for {seconds:g} s")
+        node.disk_s = most_s
+
+        def speed_up() -> None:
+            node.disk_s = 0.0
+
+        self._later(seconds, speed_up)
 
     def slow_agents(self, most_s: float, seconds: float) -> None:
         """As priority and fairness do it: each new request of an agent waits."""

@@ -114,6 +114,9 @@ class SimulatedNode:
         loses_reservations: whether the next kubelet forgets what it reserves if it is asked for a list meanwhile.
         isolates: whether its agents have an isolation driver.
         publishes_sets: whether its agents publish sets of linked GPUs.
+        clock_wrong_by_s: what its wall clock is ahead.
+        disk_s: how long a write to its disk takes at most.
+        has_inotify: whether an inotify instance is left on it.
     """
 
     def __init__(  # noqa: PLR0913 (what it is put together from)
@@ -143,6 +146,9 @@ class SimulatedNode:
         self.loses_reservations = False
         self.isolates = False
         self.publishes_sets = False
+        self.clock_wrong_by_s = 0.0
+        self.disk_s = 0.0
+        self.has_inotify = True
 
     @property
     def _kubelet_root(self) -> Path:

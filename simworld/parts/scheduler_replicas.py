@@ -55,6 +55,7 @@ class Replica:
 
     Attributes:
         host_name: of the pod.
+        clock_wrong_by_s: what the wall clock of its machine is ahead.
         held_until: until when the pod has no way to the API server.
         watches_held_until: until when the extender gets no events.
         stalled_until: until when its processes stand still.
@@ -64,6 +65,7 @@ class Replica:
     def __init__(self, host_name: str, api: SimulatedApi, chance: random.Random, owner: "SchedulerReplicas") -> None:
         self.host_name = host_name
         self.held_until = 0.0
+        self.clock_wrong_by_s = 0.0
         self.watches_held_until = 0.0
         self.stalled_until = 0.0
         self.app: product.App | None = None

@@ -8,12 +8,19 @@ from gpuagent.system.inotify import ADVICE, Inotify
 from simworld.runtime.kernel import MachineError, kernel
 
 _real_pipe = os.pipe
+_real_fsync = os.fsync
+_real_replace = os.replace
 
 
 class ProcessInotify(Inotify):
-    """As `Inotify`, and closed with its process. Raises MachineError if the real machine has none left."""
+    """As `Inotify`, and closed with its process. Raises MachineError if the real machine has none left.
+
+    On some simulated nodes none is left. There it raises OSError, as the product knows it.
+    """
 
     def __init__(self) -> None:
+        if not getattr(kernel().process.host, "has_inotify", True):
+            raise OSError(errno.EMFILE, "no instance is left on this node")
         try:
             super().__init__()
         except OSError as error:
@@ -25,6 +32,30 @@ class ProcessInotify(Inotify):
     def close(self) -> None:
         self._process.at_end.remove(super().close)
         super().close()
+
+
+def replace_disk() -> None:
+    """Have writes to the disk of a node take as long as its disk needs."""
+    os.fsync = _fsync  # type: ignore[assignment]
+    os.replace = _replace  # type: ignore[assignment]
+    os.rename = _replace  # type: ignore[assignment]
+
+
+def _fsync(descriptor: int) -> None:
+    _wait_for_disk()
+    _real_fsync(descriptor)
+
+
+def _replace(source: str, target: str) -> None:
+    _wait_for_disk()
+    _real_replace(source, target)
+
+
+def _wait_for_disk() -> None:
+    machine = kernel()
+    most_s: float = getattr(machine.process.host, "disk_s", 0.0)
+    if most_s and machine.current is not None:
+        machine.sleep(machine.chance.random() * most_s)
 
 
 def process_pipe() -> tuple[int, int]:

@@ -74,6 +74,8 @@ class Kernel:
         chance: everything that is drawn is drawn from it.
         turns: task switches so far.
         current: the task whose turn it is; None outside of `run`.
+        failed: tasks that have ended by an error.
+        at_failure: called with each of them when it happens.
     """
 
     def __init__(self, seed: int) -> None:
@@ -82,6 +84,7 @@ class Kernel:
         self.turns = 0
         self.current: Task | None = None
         self.failed: list[tuple[Task, BaseException]] = []
+        self.at_failure: Callable[[Task, BaseException], None] = lambda *_: None
         self.outside = Process("outside")
         # A greenlet returns to its parent: the one that calls `run`, and not the one that started the task.
         self._loop = getcurrent()
@@ -126,6 +129,7 @@ class Kernel:
             body()
         except Exception as error:  # noqa: BLE001 (as a thread, it ends alone; the checker reports it)
             self.failed.append((task, error))
+            self.at_failure(task, error)
 
     # -- waiting --------------------------------------------------------------------------------------------------
 

@@ -326,8 +326,10 @@ def monotonic() -> float:
 
 
 def wall_clock() -> float:
-    """Virtual seconds since 1970."""
-    return EPOCH_S + kernel().now
+    """Virtual seconds since 1970, as the clock of the machine has them on which the process runs."""
+    machine = kernel()
+    wrong_by_s: float = getattr(machine.process.host, "clock_wrong_by_s", 0.0)
+    return EPOCH_S + machine.now + wrong_by_s
 
 
 def sleep(seconds: float) -> None:

@@ -16,12 +16,12 @@ from simworld.small.search import Result, search
 def main() -> int:
     """Search, and return the exit status: 1 if a promise was broken."""
     parser = argparse.ArgumentParser(prog="python -m simworld.small", description=__doc__)
-    parser.add_argument("--depth", type=int, default=9, help="most events one after another")
+    parser.add_argument("--depth", type=_positive, default=9, help="most events one after another")
     parser.add_argument("--seconds", type=float, default=float("inf"), help="stop after this time")
-    parser.add_argument("--nodes", type=int, help="how many nodes")
-    parser.add_argument("--gpus", type=int, help="how many GPUs each node has")
-    parser.add_argument("--units", type=int, help="units of each GPU")
-    parser.add_argument("--pods", help="units that each pod asks for, such as 3,3,3")
+    parser.add_argument("--nodes", type=_positive, help="how many nodes")
+    parser.add_argument("--gpus", type=_positive, help="how many GPUs each node has")
+    parser.add_argument("--units", type=_positive, help="units of each GPU")
+    parser.add_argument("--pods", type=_all_positive, help="units that each pod asks for, such as 3,3,3")
     parser.add_argument("--crashes", type=int, help="how often a scheduler or an agent crashes")
     parser.add_argument("--ends", type=int, help="how many pods end or are deleted")
     parser.add_argument("--slow", type=int, help="how often the API server answers an agent too late")
@@ -31,6 +31,8 @@ def main() -> int:
     if given.put_back == "list":
         print("\n".join(FAULTS))
         return 0
+    if given.put_back and given.put_back not in FAULTS:
+        parser.error(f"--put-back {given.put_back}: there is no such fault, see --put-back list")
     scope = Scope()
     if given.put_back:
         fault = FAULTS[given.put_back]
@@ -48,14 +50,24 @@ def main() -> int:
     return 1
 
 
+def _positive(text: str) -> int:
+    """A whole number of at least 1. Raises ArgumentTypeError."""
+    if not text.isdecimal() or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"{text or 'nothing'} is not a whole number of at least 1")
+    return int(text)
+
+
+def _all_positive(text: str) -> tuple[int, ...]:
+    """Such numbers with commas between them. Raises ArgumentTypeError."""
+    return tuple(map(_positive, text.split(",")))
+
+
 def _scope(given: argparse.Namespace, scope: Scope) -> Scope:
     changes = {
         name: value
-        for name in ("nodes", "gpus", "units", "crashes", "ends", "slow", "begins")
+        for name in ("nodes", "gpus", "units", "pods", "crashes", "ends", "slow", "begins")
         if (value := getattr(given, name)) is not None
     }
-    if given.pods:
-        changes["pods"] = tuple(int(units) for units in given.pods.split(","))
     return replace(scope, **changes)
 
 

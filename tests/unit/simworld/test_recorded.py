@@ -377,3 +377,14 @@ def test_a_doubt_is_told_and_is_a_success(tmp_path, capsys):
 
 def test_no_recording_is_no_success(tmp_path):
     assert main([str(tmp_path)]) == 2
+
+
+def test_a_damaged_recording_is_named_and_the_others_are_checked(tmp_path, capsys):
+    (tmp_path / "recorded-a.jsonl").write_text('{"at": 1.0, "kind": "run\n{"at": 1.0}\n', encoding="utf-8")
+    whole = json.dumps({"at": 1.0, "kind": "running", "started": [], "ended": []})
+    (tmp_path / "recorded-b.jsonl").write_text(f"{whole}\n{whole[:20]}", encoding="utf-8")
+    assert main([str(tmp_path)]) == 2
+    said = capsys.readouterr().out
+    assert "recorded-a.jsonl is not a recording, or is damaged, so it is not checked" in said
+    assert "recorded-b.jsonl: checked 0 grants of 0 containers in 0 pods" in said
+    assert "at 1 moments" in said
