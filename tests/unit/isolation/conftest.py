@@ -6,11 +6,19 @@ from typing import Any
 import pytest
 
 from gpuagent.isolation.limits import new_containers
+from gpuagent.isolation.mps import ceiling_keeper, driver
 from gpuagent.limits_helper import newborn_guard
 from standin.mps.host import MpsHost
 from standin.waiting import PATIENCE_S
 from tests.unit.isolation.mps_under_test import MpsUnderTest, running
 from tests.unit.isolation.node_lives import Watches
+
+
+@pytest.fixture(autouse=True)
+def patient_starts(monkeypatch) -> None:
+    """A start waits for a slow daemon: the machine may be busy. Tests of daemons that hang set these times themselves."""
+    monkeypatch.setattr(ceiling_keeper, "START_S", PATIENCE_S)
+    monkeypatch.setattr(driver, "VERIFY_S", PATIENCE_S)
 
 
 @pytest.fixture

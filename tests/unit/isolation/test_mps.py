@@ -16,6 +16,7 @@ from gpuagent.domain.sharing.mode import Isolates, Kind, Mode
 from gpuagent.domain.sharing.units import MemoryUnit
 from gpuagent.host.mps_client import Control, HangsError
 from gpuagent.isolation.interface import Isolation, IsolationError, Need, Starting
+from gpuagent.isolation.mps import driver
 from gpuagent.isolation.mps.daemon_record import MpsRecord
 from gpuagent.isolation.mps.driver import MpsIsolation
 from standin.waiting import PATIENCE_S
@@ -436,7 +437,7 @@ def test_a_daemon_that_another_user_takes_over_is_left(agent, host, monkeypatch)
     wait_for(lambda: alive(host, host.pipes))
 
 
-def test_verify_asks_the_daemon(agent, host):
+def test_verify_asks_the_daemon(agent, host, monkeypatch):
     one = agent()
     with pytest.raises(IsolationError, match=r"default/train\[main\] has to wait for MPS: no MPS control daemon runs"):
         one.driver.verify(memory(), OWNER)
@@ -444,6 +445,7 @@ def test_verify_asks_the_daemon(agent, host):
     one.driver.verify(one.driver.prepare(memory()), OWNER)
     one.daemons.ask_s = 1.0
     host.steer(host.pipes, hang=True)
+    monkeypatch.setattr(driver, "VERIFY_S", 1.0)
     with pytest.raises(IsolationError, match="did not answer"):
         one.driver.verify(memory(), Starting())
     host.steer(host.pipes)

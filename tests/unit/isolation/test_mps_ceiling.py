@@ -73,12 +73,6 @@ def shown_mib(units: int) -> int:
     return share_of(units).memory_mib // 1024 * 1024
 
 
-@pytest.fixture(autouse=True)
-def patient_starts(monkeypatch) -> None:
-    """A start waits for a slow daemon here: the machine may be busy, and how long a start may take is not tested."""
-    monkeypatch.setattr(ceiling_keeper, "START_S", PATIENCE_S)
-
-
 @pytest.fixture
 def commands(monkeypatch) -> Counter[str]:
     """How often each command was sent."""
