@@ -97,7 +97,8 @@ def may_start(world: "World", pod: Json) -> bool:
 
 def mode_of(world: "World", node: SimulatedNode) -> str:
     """The mode that the node's label names."""
-    labels: dict[str, str] = world.api.objects.get(("nodes", "", node.name))["metadata"]["labels"]
+    stored = world.api.objects.get(("nodes", "", node.name))
+    labels: dict[str, str] = stored["metadata"]["labels"]
     return labels[MODE_LABEL]
 
 

@@ -99,7 +99,8 @@ class ClaimPeople:
             self._history.note("user", f"creates claim {name} of {FIRST_GIB} GiB and {SECOND_GIB} GiB")
         self._pods += 1
         source = {CLAIM: {"resourceClaimName": name}}
-        self._create_pod(f"claim-pod-{self._pods}", source, [[f"{CLAIM}/{request}"]], f"request {request} of {name}")
+        used = [[f"{CLAIM}/{request}"]]
+        self._create_pod(f"claim-pod-{self._pods}", source, used, f"request {request} of {name}")
 
     def delete_standing_claim(self, number: int) -> None:
         """Delete the claim's pods by force, and the claim at once, so that the next one has its name."""

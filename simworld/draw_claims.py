@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from simworld.claim_shapes import LINKED_SHAPES, MONITOR, SHAPES
-from simworld.scenario import LATER_SEEDS, NEWEST_SEEDS, Action, Args, Maker, Scenario, add_actions
+from simworld.scenario import LATER_SEEDS, NEWEST_SEEDS, Action, Args, Maker, Scenario, add_actions, with_more
 
 GIB = (1, 4, 8, 30, 40)
 CORES = (0, 0, 10, 30, 60, 100)
@@ -25,8 +25,7 @@ def with_more_claims(scenario: Scenario, *, is_small: bool = False) -> Scenario:
     shapes = chance.sample(SHAPES, 3) if is_small else SHAPES
     more: list[Action] = []
     add_actions(more, chance, scenario.lasts_s, chance.choice((0.2, 0.5, 1.2)), [_pod_of(shapes)])
-    actions = sorted([*scenario.actions, *more], key=lambda action: action.at)
-    with_shapes = replace(scenario, actions=tuple(actions), isolates=isolates)
+    with_shapes = replace(with_more(scenario, more), isolates=isolates)
     return _with_linked_gpus(_with_shared_claims(with_shapes), is_small=is_small)
 
 
@@ -42,8 +41,7 @@ def _with_shared_claims(scenario: Scenario) -> Scenario:
     more: list[Action] = []
     add_actions(more, chance, scenario.lasts_s, chance.choice((0.1, 0.3)), kinds)
     add_actions(more, chance, scenario.lasts_s, 0.05, [_shared_claim_end])
-    actions = sorted([*scenario.actions, *more], key=lambda action: action.at)
-    return replace(scenario, actions=tuple(actions))
+    return with_more(scenario, more)
 
 
 def _with_linked_gpus(scenario: Scenario, *, is_small: bool) -> Scenario:
@@ -56,12 +54,14 @@ def _with_linked_gpus(scenario: Scenario, *, is_small: bool) -> Scenario:
     add_actions(more, chance, scenario.lasts_s, chance.choice((0.2, 0.5, 1.2)), [_pod_of(shapes)])
     if chance.random() < 0.25:
         # A GPU is lost and stays lost, and so do its sets.
-        more.append(Action(chance.random() * scenario.lasts_s, "break_gpu", (0, chance.randrange(1000), 0)))
-    actions = sorted([*scenario.actions, *more], key=lambda action: action.at)
+        lost_at = chance.random() * scenario.lasts_s
+        which = chance.randrange(1000)
+        more.append(Action(lost_at, "break_gpu", (0, which, 0)))
     gates_off = ("DRAPartitionableDevices",) if chance.random() < 0.15 else scenario.gates_off
     # Sets are there in mode dra only.
     mode = chance.choice(("dra", "dra", scenario.mode))
-    return replace(scenario, actions=tuple(actions), gpus=LINKED_GPUS, mode=mode, has_links=True, gates_off=gates_off)
+    linked = with_more(scenario, more)
+    return replace(linked, gpus=LINKED_GPUS, mode=mode, has_links=True, gates_off=gates_off)
 
 
 def _pod_of_shared_claim(chance: random.Random) -> tuple[str, Args]:

@@ -1,10 +1,9 @@
 """Pods with init containers and sidecars, in small worlds of later seeds."""
 
 import random
-from dataclasses import replace
 
 from simworld.history import WHOLE
-from simworld.scenario import LATER_SEEDS, Action, Args, Maker, Scenario, add_actions
+from simworld.scenario import LATER_SEEDS, Action, Args, Maker, Scenario, add_actions, with_more
 from simworld.swarm import SIZES, Wants
 
 SHARE = 0.5
@@ -26,8 +25,7 @@ def with_init_containers(scenario: Scenario) -> Scenario:
     wants = Wants(scenario.mode, chance.choice(SIZES))
     maker = _pod_with_init(wants, has_sidecars=knows_sidecars)
     add_actions(more, chance, scenario.lasts_s, chance.choice((8, 16)) / scenario.lasts_s, [maker])
-    actions = sorted([*scenario.actions, *more], key=lambda action: action.at)
-    return replace(scenario, actions=tuple(actions))
+    return with_more(scenario, more)
 
 
 def _pod_with_init(wants: Wants, *, has_sidecars: bool) -> Maker:

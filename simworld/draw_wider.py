@@ -7,7 +7,7 @@ import random
 from collections.abc import Sequence
 from dataclasses import replace
 
-from simworld.scenario import VERSIONS, Action, Args, Maker, Scenario, add_actions
+from simworld.scenario import VERSIONS, Action, Args, Maker, Scenario, add_actions, with_more
 
 WIDER_SEEDS = 3_000_000
 """Seeds from this one on draw all of this. The worlds of those below stay as they are."""
@@ -45,7 +45,7 @@ def with_wider_faults(scenario: Scenario) -> Scenario:
     rate = chance.choice((2, 4, 8)) / scenario.lasts_s
     forbidden = (*FORBIDDEN, *FORBIDDEN_OF_CLAIMS) if scenario.has_claims else FORBIDDEN
     add_actions(more, chance, scenario.lasts_s, rate, [_clock, _disk, _rights_of(forbidden)])
-    return _with_more(scenario, more)
+    return with_more(scenario, more)
 
 
 def with_many_nodes(scenario: Scenario) -> Scenario:
@@ -54,18 +54,16 @@ def with_many_nodes(scenario: Scenario) -> Scenario:
     is_plain = not scenario.has_claims and not scenario.replicas
     if scenario.seed < WIDER_SEEDS or not is_plain or chance.random() >= MANY_NODES_SHARE:
         return scenario
-    nodes = tuple(chance.choice(VERSIONS) for _ in range(chance.choice(NODES)))
+    count = chance.choice(NODES)
+    nodes = tuple(chance.choice(VERSIONS) for _ in range(count))
     # What is drawn for few nodes would leave most of them empty.
     early = [action for action in scenario.actions if action.at < SHORT_S]
     creations = [action for action in early if action.kind == "create_pod"]
-    more = [replace(action, at=chance.random() * SHORT_S) for action in creations * (len(nodes) // 4)]
-    short = replace(scenario, nodes=nodes, lasts_s=min(scenario.lasts_s, SHORT_S), actions=tuple(early))
-    return _with_more(short, more)
-
-
-def _with_more(scenario: Scenario, more: Sequence[Action]) -> Scenario:
-    actions = sorted([*scenario.actions, *more], key=lambda action: action.at)
-    return replace(scenario, actions=tuple(actions))
+    repeated = creations * (count // 4)
+    more = [replace(action, at=chance.random() * SHORT_S) for action in repeated]
+    lasts_s = min(scenario.lasts_s, SHORT_S)
+    short = replace(scenario, nodes=nodes, lasts_s=lasts_s, actions=tuple(early))
+    return with_more(short, more)
 
 
 def _clock(chance: random.Random) -> tuple[str, Args]:

@@ -9,11 +9,10 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from gpuagent.domain.sharing.mode import MODE_LABEL
-from simworld.history import WHOLE
 from simworld.parts.amounts import ENDED, limits
 from simworld.parts.node import SimulatedNode
 from simworld.runtime.kernel import kernel
-from simworld.waiting import RESOURCES, free_by_gpu
+from simworld.waiting import RESOURCES, free_by_gpu, has_room_on
 from standin.api.objects import Json
 
 if TYPE_CHECKING:
@@ -74,16 +73,14 @@ class RefusalChecks:
 
     def _has_room(self, node: SimulatedNode, pod: Json, pods: list[Json]) -> bool:
         """Whether a GPU has room for the whole pod, wherever those are that have been bound and do not run yet."""
-        mode = self._world.api.objects.get(("nodes", "", node.name))["metadata"]["labels"][MODE_LABEL]
+        stored = self._world.api.objects.get(("nodes", "", node.name))
+        mode = stored["metadata"]["labels"][MODE_LABEL]
         wanted = limits(pod)
         if set(wanted) != RESOURCES.get(mode):
             return False
         coming = self._coming(node, pod, pods)
         free = free_by_gpu(self._world, node, ended_after=kernel().now - ENDED_S)
-        if WHOLE in wanted:
-            untouched = sum(left[WHOLE] > 0 for left in free.values())
-            return untouched >= wanted[WHOLE] + coming[WHOLE]
-        return any(_has_all(left, wanted + coming) for left in free.values())
+        return has_room_on(free.values(), wanted, coming)
 
     def _coming(self, node: SimulatedNode, refused: Json, pods: list[Json]) -> Counter[str]:
         """What other pods of the node ask for that may have GPUs without a container that lives."""
@@ -97,7 +94,3 @@ class RefusalChecks:
             if is_of_node and is_another and not has_ended:
                 coming.update(limits(pod))
         return coming
-
-
-def _has_all(left: Counter[str], wanted: Counter[str]) -> bool:
-    return all(amount <= left[resource] for resource, amount in wanted.items())

@@ -107,7 +107,7 @@ def with_replicas(scenario: Scenario) -> Scenario:
     # A change of leaders takes longer than a lease lasts. With more faults, nothing is scheduled between them.
     add_actions(more, chance, scenario.lasts_s, chance.choice((0.0, 0.03, 0.06)), SCHEDULER_FAULTS)
     mode = chance.choice(("share", "share", "cgpu", scenario.mode))
-    return replace(_with_more(scenario, more), replicas=2, mode=mode)
+    return replace(with_more(scenario, more), replicas=2, mode=mode)
 
 
 def with_strikes_of_the_extender(scenario: Scenario) -> Scenario:
@@ -120,7 +120,7 @@ def with_strikes_of_the_extender(scenario: Scenario) -> Scenario:
     # As often in a short world as in a long one: what comes after each strike is what matters.
     rate = chance.choice((2, 4, 8)) / scenario.lasts_s
     add_actions(more, chance, scenario.lasts_s, rate, [_strike_of_the_extender])
-    return _with_more(scenario, more)
+    return with_more(scenario, more)
 
 
 def with_rarer_actions(scenario: Scenario, busy: float, faulty: float) -> Scenario:
@@ -131,7 +131,7 @@ def with_rarer_actions(scenario: Scenario, busy: float, faulty: float) -> Scenar
     more: list[Action] = []
     add_actions(more, chance, scenario.lasts_s, busy / 10, [_twins, _retried_gang, _copy])
     add_actions(more, chance, scenario.lasts_s, faulty / 6, [_of_gpu("break_gpu"), _claim])
-    return _with_more(scenario, more)
+    return with_more(scenario, more)
 
 
 def with_jobs(scenario: Scenario) -> Scenario:
@@ -140,10 +140,10 @@ def with_jobs(scenario: Scenario) -> Scenario:
         return scenario
     drawn, names_a_part = draw_jobs(scenario.seed, scenario.mode, scenario.lasts_s)
     jobs = [Action(*action) for action in drawn]
-    return replace(_with_more(scenario, jobs), names_a_part=names_a_part)
+    return replace(with_more(scenario, jobs), names_a_part=names_a_part)
 
 
-def _with_more(scenario: Scenario, more: Sequence[Action]) -> Scenario:
+def with_more(scenario: Scenario, more: Sequence[Action]) -> Scenario:
     """The scenario with more actions, each at its time."""
     actions = sorted([*scenario.actions, *more], key=lambda action: action.at)
     return replace(scenario, actions=tuple(actions))

@@ -163,7 +163,9 @@ def _plans_of_tenants(seed: int, chance: random.Random) -> Scenario:
         claimed = chance.choice((0, 1, amount, 72, 80, 640))
         actions.append(Action(begins, "restart_scheduler", (0, away_s)))
         actions.append(Action(begins + 1.0, "forge_plan", (index, claimed, amount)))
-        actions += [_pod_of(chance.choice((20, 40)), begins + chance.random() * 6.0) for _ in range(2)]
+        for _ in range(2):
+            size = chance.choice((20, 40))
+            actions.append(_pod_of(size, begins + chance.random() * 6.0))
     return _world(seed, chance, gpus=2, mode="share", actions=actions)
 
 
@@ -174,9 +176,11 @@ def _labels_of_tenants(seed: int, chance: random.Random) -> Scenario:
         begins = 6.0 + 10.0 * number
         members = chance.choice((2, 3))
         lag_s = chance.choice((3.0, 4.0))
-        actions.append(Action(begins, "create_gang", (MEMORY, chance.choice((8, 20)), members, lag_s)))
+        size = chance.choice((8, 20))
+        actions.append(Action(begins, "create_gang", (MEMORY, size, members, lag_s)))
         labeled_at = begins - 1.0 + chance.random() * 2.0
-        actions.append(Action(labeled_at, "label_as_member", (chance.randrange(1000), f"job-{number}", members)))
+        which = chance.randrange(1000)
+        actions.append(Action(labeled_at, "label_as_member", (which, f"job-{number}", members)))
     return _world(seed, chance, gpus=2, mode="share", actions=actions)
 
 
@@ -186,10 +190,14 @@ def _bindings_that_are_refused(seed: int, chance: random.Random) -> Scenario:
     members = gpus * (GIB_PER_GPU // size)
     codes = chance.choice(((409,), (409, 409), (422,), (500,), (0, 409)))
     begins = 10.0
-    refusal = Action(begins, "fail_bindings", (chance.choice((0.0, 3.0)), *codes))
-    job = Action(begins, "create_gang", (MEMORY, size, members, 0.0))
-    others = [_pod_of(size, begins + 0.2 + chance.random() * 4.0) for _ in range(members + 2)]
-    return _world(seed, chance, gpus=gpus, mode="share", actions=[refusal, job, *others], replicas=2)
+    behind_s = chance.choice((0.0, 3.0))
+    actions = [
+        Action(begins, "fail_bindings", (behind_s, *codes)),
+        Action(begins, "create_gang", (MEMORY, size, members, 0.0)),
+    ]
+    others_come = [begins + 0.2 + chance.random() * 4.0 for _ in range(members + 2)]
+    actions += [_pod_of(size, at) for at in others_come]
+    return _world(seed, chance, gpus=gpus, mode="share", actions=actions, replicas=2)
 
 
 def _world(  # noqa: PLR0913 (the fields of a scenario)

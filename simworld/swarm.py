@@ -6,11 +6,21 @@ few kinds and leaves out the others, its pods ask for what its mode has, and the
 
 import random
 from collections.abc import Sequence
-from dataclasses import replace
 
 from simworld.draw_jobs import draw_jobs
 from simworld.history import MEMORY, WHOLE
-from simworld.scenario import FAULTS, MODES, SCHEDULER_FAULTS, VERSIONS, Action, Args, Maker, Scenario, add_actions
+from simworld.scenario import (
+    FAULTS,
+    MODES,
+    SCHEDULER_FAULTS,
+    VERSIONS,
+    Action,
+    Args,
+    Maker,
+    Scenario,
+    add_actions,
+    with_more,
+)
 
 JOBS_SHARE = 0.5
 REPLICAS_SHARE = 0.25
@@ -61,8 +71,7 @@ def with_more_faults(scenario: Scenario) -> Scenario:
     kind = chance.choice(_MORE_FAULTS)
     more: list[Action] = []
     add_actions(more, chance, scenario.lasts_s, chance.choice((2, 4)) / scenario.lasts_s, [kind])
-    actions = sorted([*scenario.actions, *more], key=lambda action: action.at)
-    return replace(scenario, actions=tuple(actions))
+    return with_more(scenario, more)
 
 
 def _people(chance: random.Random, mode: str) -> list[Maker]:

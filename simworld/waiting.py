@@ -2,7 +2,7 @@
 
 import math
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -107,15 +107,23 @@ def has_room(world: "World", node: SimulatedNode, pod: Json) -> bool:
         return False
     if not fits(pod, stored, world.api.objects.peek("pods")):
         return False
-    free = certainly_free(world, node)
+    return has_room_on(certainly_free(world, node).values(), wanted, Counter())
+
+
+def has_room_on(gpus: Collection[Counter[str]], wanted: Counter[str], besides: Counter[str]) -> bool:
+    """Whether a pod fits on one of these GPUs, by what each has left, or on that many whole ones.
+
+    `besides` is what others are to have first, wherever they get it.
+    """
     if WHOLE in wanted:
-        untouched = [left for left in free.values() if left[WHOLE] > 0]
-        return len(untouched) >= wanted[WHOLE]
-    return any(_has_all(left, wanted) for left in free.values())
+        untouched = sum(left[WHOLE] > 0 for left in gpus)
+        return untouched >= wanted[WHOLE] + besides[WHOLE]
+    together = wanted + besides
+    return any(_has_all(left, together) for left in gpus)
 
 
 def _has_all(left: Counter[str], wanted: Mapping[str, int]) -> bool:
-    """Whether one GPU has all that a pod wants."""
+    """Whether one GPU has all of this."""
     return all(amount <= left[resource] for resource, amount in wanted.items())
 
 

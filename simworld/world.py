@@ -301,7 +301,7 @@ class World:
                 limits = _limits(resource, amount, self._cores_of_probe(node))
                 amounts = {name: str(wanted) for name, wanted in limits.items()}
                 asked = {"spec": {"containers": [{"resources": {"limits": amounts}}]}}
-                # A pod that nobody waits for would take the room that the next one should have.
+                # A pod without room would wait, and then take the room of the next one.
                 if not amount or not has_room(self, node, asked):
                     continue
                 self._probes += 1
@@ -323,7 +323,7 @@ class World:
             if node.name != node_name:
                 continue
             for gpu in node.box.gpus:
-                # While the API server or the agent is away, nobody is told that a GPU is lost.
+                # While the API server or the agent is away, gpuscheduler cannot know that a GPU is lost.
                 told_from = max(node.lost_at.get(gpu.uuid, math.inf), self._faults_end_at)
                 is_decided = str(gpu.minor) == index
                 if is_decided and kernel().now - told_from > PUBLISHED_S:
@@ -499,12 +499,14 @@ class World:
         pod = self._create(meta["name"], {MEMORY: amount}, labels=dict(meta["labels"]))
         claims = Amounts(claimed, 0)
         choice = Choice(((index, claims),), {0: {index: claims}})
-        node = other["spec"]["nodeName"]
-        text = commit_text({pod["metadata"]["uid"]: (node, choice), other["metadata"]["uid"]: (node, choice)})
-        self.history.note("tenant", f"plans {claimed} units of GPU {index} for {meta['name']}, which asks for {amount}")
+        place = other["spec"]["nodeName"], choice
+        uid = pod["metadata"]["uid"]
+        text = commit_text({uid: place, other["metadata"]["uid"]: place})
+        planned = f"plans {claimed} units of GPU {index} for {meta['name']}"
+        self.history.note("tenant", f"{planned}, which asks for {amount}")
         self._patch_metadata(pod, {"annotations": {COMMIT_ANNOTATION: text}})
         # A plan says that kube-scheduler has come to its pods. A plan of a tenant looks the same.
-        self._scheduler.asked.add(pod["metadata"]["uid"])
+        self._scheduler.asked.add(uid)
 
     def label_as_member(self, which: int, job: str, members: int) -> None:
         """A tenant labels a pod that runs as one of another job."""

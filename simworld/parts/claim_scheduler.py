@@ -197,7 +197,8 @@ class SimulatedClaimScheduler(ClaimScheduler):
 
 
 def _is_linked(claim: Json) -> bool:
-    constraints = claim["spec"]["devices"].get("constraints") or ()
+    devices = claim["spec"]["devices"]
+    constraints = devices.get("constraints") or ()
     return any(constraint["matchAttribute"] == LINKED for constraint in constraints)
 
 
