@@ -4,7 +4,7 @@ import logging
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
 from gpuagent.domain.events import ApiUnavailable, NodeSeen, PodsSeen
@@ -33,8 +33,8 @@ Json = dict[str, Any]
 class Watcher:
     """Posts NodeSeen, PodsSeen and ApiUnavailable about ``node_name`` from daemon threads.
 
-    NodeSeen comes with every change of the Node; PodsSeen with changes of its pods, the first at once and then at
-    most one per ``burst_s`` seconds. ApiUnavailable is posted once per distinct reason until that watch has recovered,
+    NodeSeen comes with every change of the Node; PodsSeen with changes of its pods, the first at once and then those of
+    ``burst_s`` seconds together. ApiUnavailable is posted once per distinct reason until that watch has recovered,
     which the next NodeSeen or PodsSeen shows. The two watches fail and recover independently; each reason says which.
 
     Args:
@@ -43,7 +43,7 @@ class Watcher:
         post: takes one event, from any thread, and must not block.
         resources: those whose amounts in pods are of interest.
         clock: monotonic seconds for ``at``.
-        burst_s: least time between two PodsSeen.
+        burst_s: changes of pods within this time are posted together.
         backoff: makes the delays of one watch.
 
     Attributes:
@@ -179,7 +179,9 @@ class _Node:
 class NodePods:
     """The pods by uid, in the order in which kubelet receives them.
 
-    A thread of its own posts them, so that the last change of a burst is always posted.
+    A thread of its own posts them, so that the last change of a burst is always posted. So is each pod as the watch
+    first showed it: kubelet may admit it although it was deleted at once, and a scheduler's decision is what the pod
+    said then.
 
     Attributes:
         known: the pods now.
@@ -206,6 +208,10 @@ class NodePods:
         self._lock = threading.Lock()
         self.known: dict[str, Pod] = {}
         self._changed = False
+        self._unposted = set[str]()
+        """UIDs of the pods that are in `known` and in no PodsSeen yet."""
+        self._earlier: list[PodsSeen] = []
+        """States to post before the current one: they have pods that it does not have."""
         self._failures: list[str] = []
         self._deleted: deque[str] = deque(maxlen=MOST_DELETED)
         self._read_alone = set[str]()
@@ -224,6 +230,7 @@ class NodePods:
         # Kubelet takes the pods of a list by age, and those of a watch as they come: in the order of their versions.
         listed = {pod.uid: pod for pod in sorted(items, key=_age)}
         with self._lock:
+            self._keep_first_sights(listed)
             # Pods that were known keep their place, and those that are new come after them.
             pods = {}
             for uid, known in self.known.items():
@@ -232,6 +239,7 @@ class NodePods:
             self.known = pods | listed
             self._read_alone.clear()
             self._listed_together &= self.known.keys()
+            self._unposted |= listed.keys()
             if len(listed) > 1:
                 self._listed_together |= listed.keys()
             self._changed = True
@@ -241,17 +249,42 @@ class NodePods:
         self._updated.set()
 
     def changed(self, kind: str, item: Pod) -> None:
+        is_deleted = kind == "DELETED"
         with self._lock:
-            if kind == "DELETED":
+            self._keep_first_sight(item.uid, None if is_deleted else item)
+            if is_deleted:
                 self._forget(item.uid)
                 self._deleted.append(item.uid)
             else:
                 if item.uid in self._read_alone:
                     # The watch shows it only now, so it comes after all that the watch has shown.
                     self._forget(item.uid)
+                if item.uid not in self.known:
+                    self._unposted.add(item.uid)
                 self.known[item.uid] = item
             self._changed = True
         self._updated.set()
+
+    def _keep_first_sights(self, listed: Mapping[str, Pod]) -> None:
+        """As `_keep_first_sight`, before a list takes the place of all pods that are known."""
+        for uid in tuple(self._unposted):
+            self._keep_first_sight(uid, listed.get(uid))
+
+    def _keep_first_sight(self, uid: str, now: Pod | None) -> None:
+        """Have the current state posted too, if nothing else would show this pod as it is, before it is `now` so.
+
+        Args:
+            uid: of the pod.
+            now: the pod as it is now; None if it was deleted.
+        """
+        if uid not in self._unposted:
+            return
+        first = self.known[uid]
+        if now is not None and now.annotations == first.annotations:
+            return
+        self._earlier.append(self.seen())
+        # With it, all pods that are known are posted.
+        self._unposted.clear()
 
     def fetched(self, items: Sequence[Pod], lists: int, *, complete: bool = False) -> set[str] | None:
         """Add pods that the watch has not shown; return the UIDs of those whose deletion it has not shown either.
@@ -271,6 +304,7 @@ class NodePods:
                 uids.add(pod.uid)
                 if pod.uid not in self.known:
                     self.known[pod.uid] = pod
+                    self._unposted.add(pod.uid)
                     self._read_alone.add(pod.uid)
                     self._changed = True
             if complete and not self.complete:
@@ -282,6 +316,7 @@ class NodePods:
 
     def _forget(self, uid: str) -> None:
         self.known.pop(uid, None)
+        self._unposted.discard(uid)
         self._read_alone.discard(uid)
         self._listed_together.discard(uid)
 
@@ -304,18 +339,24 @@ class NodePods:
             self._failures.append(f"watching pods of node {self._node_name}: {reason}")
         self._updated.set()
 
+    def take(self) -> list[PodsSeen | ApiUnavailable]:
+        """What happened since the last call, in its order."""
+        with self._lock:
+            events: list[PodsSeen | ApiUnavailable] = [*self._earlier]
+            if self._changed:
+                events.append(self.seen())
+            events += [ApiUnavailable(failure, self._clock(), "pods") for failure in self._failures]
+            self._earlier = []
+            self._unposted.clear()
+            self._changed = False
+            self._failures = []
+        return events
+
     def run(self) -> None:
         while self._updated.wait() and not self._stopped.is_set():
             self._updated.clear()
-            with self._lock:
-                seen = self.seen() if self._changed else None
-                failures = self._failures
-                self._failures = []
-                self._changed = False
-            if seen is not None:
-                self._post(seen)
-            for failure in failures:
-                self._post(ApiUnavailable(failure, self._clock(), "pods"))
+            for event in self.take():
+                self._post(event)
             # What comes during the pause is posted together.
             self._stopped.wait(self._burst_s)
 

@@ -31,6 +31,8 @@ from .runtime import Container, containers
 from .waiting import WAIT_S
 
 _NODES = "/api/v1/nodes"
+_HAS_LISTED_PODS = '"SyncLoop ADD" source="api"'
+"""What kubelet logs when it has read its pods from the API server, also if there are none."""
 _COMES_LAST = 200_000
 """Bytes of an annotation: more than all that happens to the pods of a test while kubelet is paused."""
 _ASKED_S = 10.0
@@ -196,6 +198,7 @@ class Cluster:
     ) -> None:
         """Start it, in another version or with another policy if wished; then wait until its own report says Ready.
 
+        It has read its pods by then: one that is paused before would get all later ones in one list.
         A change of version restarts the containers of running pods: the versions hash container specs differently.
         Policies of the Topology Manager other than `none` see two NUMA nodes, whatever the machine has.
         With `pod_cgroups`, each pod has a control group, as on every ordinary node; no pod may run at the change.
@@ -226,6 +229,7 @@ class Cluster:
             )
 
         self._kubelet.wait_for(lambda: self._node_is(reported))
+        self._kubelet.wait_for(lambda: _HAS_LISTED_PODS in self._kubelet.log_since_start())
 
     def _node_is(self, wanted: Callable[[Json], bool]) -> bool:
         try:

@@ -29,6 +29,8 @@ class Process:
         self.flags: tuple[str, ...] = ()
         """Further ones, from the next start on."""
         self._log = log
+        self._log_began = 0
+        """Size of the log in bytes when the process was started last."""
         self._record = records / name
         register_log(name, log)
         self._child: subprocess.Popen[bytes] | None = None
@@ -47,6 +49,7 @@ class Process:
         if self.running:
             raise ComponentError(f"{self.name} is already running")
         with self._log.open("ab") as log:
+            self._log_began = log.tell()
             self._child = subprocess.Popen(
                 (*self._command, *self.flags),
                 stdin=subprocess.DEVNULL,
@@ -109,6 +112,10 @@ class Process:
             if time.monotonic() > deadline:
                 raise ComponentError(f"{self.name} was not ready within {timeout:g} s\n{self.log_tail()}")
             time.sleep(0.05)
+
+    def log_since_start(self) -> str:
+        """What it has logged since it was started last."""
+        return self._log.read_bytes()[self._log_began :].decode(errors="replace")
 
     def log_tail(self, lines: int = 15) -> str:
         if not self._log.exists():

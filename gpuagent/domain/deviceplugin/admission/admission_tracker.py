@@ -145,9 +145,20 @@ class AdmissionTracker:
         )
 
     def restarted(self, snap: Snapshot | None) -> "AdmissionTracker":
-        """After a start of kubelet: it may admit again what it has rejected, and lists a pod only from then on."""
+        """After a start of kubelet: it may admit again what it has rejected, and lists a pod only from then on.
+
+        It reads its pods anew: those that it has rejected and that are deleted do not come again.
+        """
         relisted = frozenset(snap.pod_index.by_uid) if snap else frozenset[str]()
-        return replace(self, admission=(), refused=frozenset(), refused_names=(), relisted=relisted)
+        deleted = [entry for entry in self.deleted if entry.pod.uid not in self.refused]
+        return replace(
+            self,
+            admission=(),
+            refused=frozenset(),
+            deleted=tuple(deleted),
+            refused_names=(),
+            relisted=relisted,
+        )
 
     def came_before(self, pod: Pod, other: Pod, snap: Snapshot) -> bool:
         """Whether kubelet has certainly tried the living pod `pod` before `other`.

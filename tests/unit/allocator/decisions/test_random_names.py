@@ -1,6 +1,7 @@
 """Pods of few names at random, deleted by force and made again: each gets its own scheduler's GPU, or is refused.
 
-The API server's events reach the agent and kubelet each at its own pace, in one order. Kubelet lists pods by name: it
+The API server's events reach the agent and kubelet each at its own pace, in one order, and the agent's watch posts those
+of a moment together. Kubelet lists pods by name: it
 does not say whether it admits the pod that was deleted a moment ago or the one that took its name.
 """
 
@@ -9,15 +10,17 @@ import random
 from collections import deque
 from collections.abc import Collection
 from dataclasses import dataclass, field
+from typing import Any
 
 import pytest
 
 from gpuagent.domain import events as ev
 from gpuagent.domain.deviceplugin.admission.kubelet_listing import Listed
 from gpuagent.domain.pods.annotations import MEMORY_ANNOTATION
-from gpuagent.domain.pods.pod import CheckpointEntry, ContainerRef, Holding, PodName
+from gpuagent.domain.pods.pod import CheckpointEntry, ContainerRef, Holding, Pod, PodName
 from gpuagent.domain.refusal import Reason, Refusal
 from gpuagent.domain.sharing.mode import Mode
+from gpuagent.kube.watch.node_watch import NodePods
 from tests.unit.allocator.fake_kubelet import FakeAllocations, FakeKubelet
 from tests.unit.domain.builders import MEM, box, in_force, owner, pod_json
 
@@ -66,8 +69,10 @@ class ReusedNames:
         self.node = in_force(Mode.SHARE, box(8, 64))
         self.kubelet = FakeKubelet(self.node, LateKubelet()).pods()
         self.kubelet.fetch = self.fetch  # type: ignore[method-assign]
+        self.made: dict[str, MadePod] = {}
         self.api: dict[str, MadePod] = {}
-        self.seen: dict[str, tuple[MadePod, bool]] = {}
+        self.watched = NodePods("n", lambda _: None, lambda: self.node.now, 0.0, (MEM,))
+        self.watched.listed([])
         self.to_agent: deque[tuple[str, MadePod]] = deque()
         self.to_kubelet: deque[tuple[str, MadePod]] = deque()
         self.count, self.mistaken, self.early = 0, set[str](), set[str]()
@@ -92,6 +97,7 @@ class ReusedNames:
             self.delete(name)
         self.count += 1
         pod = self.api[name] = MadePod(name, f"uid-{self.count}", sizes, gpus if decided else None)
+        self.made[pod.uid] = pod
         self.happens("added", pod)
 
     def delete_any(self) -> None:
@@ -107,14 +113,20 @@ class ReusedNames:
         for _ in range(min(most, len(self.to_agent))):
             what, pod = self.to_agent.popleft()
             if what == "deleted":
-                self.seen.pop(pod.uid, None)
+                self.watched.changed("DELETED", self.read(pod))
+            elif what == "added":
+                self.watched.changed("ADDED", self.read(pod))
             else:
-                self.seen[pod.uid] = pod, what == "failed"
-            self.show()
+                self.watched.changed("MODIFIED", self.read(pod, status={"phase": "Failed"}))
+        self.post()
 
-    def show(self) -> None:
-        failed = {"status": {"phase": "Failed"}}
-        self.kubelet.pods(*(pod.json | (failed if ended else {}) for pod, ended in self.seen.values()))
+    def read(self, pod: MadePod, **more: Any) -> Pod:
+        return self.watched.read(pod.json | more)
+
+    def post(self) -> None:
+        for event in self.watched.take():
+            self.node.send(event)
+            self.kubelet.publish()
 
     def fetch(self, pods: Collection[PodName], _timeout_s: float) -> frozenset[str]:
         """A pod that took the name of one that only kubelet has seen so far cannot be told from it, and is left out."""
@@ -123,9 +135,8 @@ class ReusedNames:
             for pod in self.api.values()
             if PodName("ml", pod.name) in pods and pod.uid in self.kubelet.allocations.pods
         ]
-        for pod in found:
-            self.seen.setdefault(pod.uid, (pod, pod.failed))
-        self.show()
+        self.watched.fetched([self.read(pod) for pod in found], self.watched.lists)
+        self.post()
         return frozenset(pod.uid for pod in found)
 
     def the_agent_reads_allocations(self) -> None:
@@ -148,9 +159,10 @@ class ReusedNames:
 
     def admit(self, pod: MadePod) -> None:
         self.kubelet.allocations.pods[pod.uid] = pod
-        if pod.uid not in self.seen:
+        if pod.uid not in self.watched.known:
             self.early.add(pod.uid)
-            shown = [one for one, ended in self.seen.values() if one.name == pod.name and not ended]
+            living = [seen.uid for seen in self.watched.known.values() if seen.name.name == pod.name and not seen.ended]
+            shown = [self.made[uid] for uid in living]
             if any(one.failed or one.uid in self.early for one in shown):
                 self.mistaken.add(pod.uid)  # the watch shows one before as waiting, which kubelet was done with
         for n, size in enumerate(pod.sizes):
@@ -174,7 +186,7 @@ class ReusedNames:
         pod.held.append(Holding(who, MEM, ids))
 
 
-# In 10 of the first 5,000 seeds, a name is used so often, before the agent sees any of it, that a pod is taken for a
+# In 5 of the first 5,000 seeds, a name is used so often, before the agent sees any of it, that a pod is taken for a
 # later one.
 @pytest.mark.parametrize("seed", [*range(100, 200), 239, 976, 981])  # kubelet lists another pod of the name
 def test_pods_of_reused_names_get_their_own_gpu_or_are_refused(seed):

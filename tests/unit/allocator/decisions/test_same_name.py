@@ -114,6 +114,23 @@ def test_names_of_equal_pods_are_used_again_while_kubelet_lists_the_deleted_ones
     assert [at(kubelet, f"p{n}") for n in range(4)] == [[7], [1], [5], [3]]
 
 
+def test_a_kubelet_that_was_restarted_does_not_ask_for_deleted_pods_that_the_former_one_rejected():
+    """As seen when kubelet 1.30 took the place of 1.36: pods under their names were refused one after another."""
+    other = decided("other", 1)
+    kubelet = kubelet_with(other, gpus=8)
+    kubelet.allocator.serving((1, 1, 1))
+    lives = [decided("web-0", gpu, second=gpu) for gpu in (2, 3, 4)]
+    for number, pod in enumerate(lives):
+        pod["metadata"]["uid"] = f"uid-{number}"
+        kubelet.pods(other, pod)
+        if number:
+            # Kubelet asks for the one before.
+            assert kubelet.refusal(lambda: serve(kubelet, "web-0")).reason is Reason.UNKNOWN_POD
+    kubelet.allocator.serving((1, 2, 2))
+    serve(kubelet, "web-0")
+    assert at(kubelet, "web-0") == [4]
+
+
 def test_pods_that_are_gone_are_not_remembered_as_refused():
     kubelet = kubelet_with(gpus=1)
     for n in range(10):

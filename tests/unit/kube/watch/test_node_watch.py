@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from gpuagent.domain.events import ApiUnavailable, NodeSeen, PodsSeen
+from gpuagent.domain.pods.annotations import V1_GPU
 from gpuagent.domain.pods.pod import Pod, PodName
 from gpuagent.kube.api.api_errors import KubeError
 from gpuagent.kube.api.client import Client, Timeouts
@@ -125,6 +126,46 @@ def test_a_pod_that_is_read_alone_has_no_place_before_the_watch_shows_it() -> No
     pods.changed("DELETED", a)
     pods.listed([b, c])
     assert order() == ("cb", {"c"})
+
+
+@pytest.mark.parametrize("how", ["deleted", "listed without it", "decided on again", "listed with another decision"])
+@pytest.mark.parametrize("first", ["shown", "read alone", "listed"])
+def test_each_pod_is_posted_as_it_was_first_seen_also_if_it_is_gone_or_edited_at_once(first: str, how: str) -> None:
+    """Kubelet may still admit the pod, and a tenant's edit is no scheduler's decision."""
+    pods = NodePods("n", lambda _: None, lambda: 0.0, 0.0)
+
+    def pod(name: str, gpu: str) -> Pod:
+        meta = {"uid": f"uid-{name}", "name": name, "annotations": {V1_GPU: gpu}}
+        return pods.read({"metadata": meta, "spec": {}, "status": {}})
+
+    def posted() -> list[dict[str, str]]:
+        events = [event for event in pods.take() if isinstance(event, PodsSeen)]
+        return [{seen.name.name: seen.annotations[V1_GPU] for seen in event.pods} for event in events]
+
+    pods.listed([pod("other", "0")])
+    assert posted() == [{"other": "0"}]
+    match first:
+        case "shown":
+            pods.changed("ADDED", pod("a", "1"))
+        case "read alone":
+            pods.fetched([pod("a", "1")], pods.lists)
+        case "listed":
+            pods.listed([pod("other", "0"), pod("a", "1")])
+    match how:
+        case "deleted":
+            pods.changed("DELETED", pod("a", "1"))
+        case "listed without it":
+            pods.listed([pod("other", "0")])
+        case "decided on again":
+            pods.changed("MODIFIED", pod("a", "7"))
+        case "listed with another decision":
+            pods.listed([pod("other", "0"), pod("a", "7")])
+    now = {"other": "0"} if how in {"deleted", "listed without it"} else {"other": "0", "a": "7"}
+    assert posted() == [{"other": "0", "a": "1"}, now]
+    pods.changed("MODIFIED", pod("other", "5"))
+    pods.changed("DELETED", pod("other", "5"))
+    now.pop("other")
+    assert posted() == [now], "what was posted once is not posted as it was"
 
 
 def test_a_pod_is_read_before_the_watch_shows_it(server: ApiServer, posted: "PostedEvents", watcher: Watcher) -> None:
