@@ -66,12 +66,11 @@ def slice_specs(state: State, node_name: str) -> dict[str, Json]:
         return {}
     devices = _Devices(state)
     contents: dict[str, Json] = {"": {"devices": devices.gpus()}}
-    sets = devices.sets()
-    if sets:
+    if devices.sets:
         # A slice has either counters or devices.
         counter_set = {"name": COUNTERS, "counters": devices.counters()}
         contents["-counters"] = {"sharedCounters": [counter_set]}
-        for name, set_devices in sets.items():
+        for name, set_devices in devices.sets.items():
             contents[name] = {"devices": set_devices}
     common = {
         "driver": DRA_DRIVER,
@@ -164,11 +163,6 @@ class _Devices:
         return {name: frozenset(uuids) for name, uuids in members.items()}
 
     @property
-    def has_sets(self) -> bool:
-        """Without the gate, the scheduler also takes no device that consumes counters."""
-        return self._keeps_counters and (self.offers_sets or bool(self.claimed_sets))
-
-    @property
     def offers_sets(self) -> bool:
         return self.state.policy.gpu_sets
 
@@ -242,10 +236,11 @@ class _Devices:
         uuids = usable.union(*self.claimed_sets.values())
         return _counters(sorted(uuids))
 
+    @cached_property
     def sets(self) -> dict[str, list[Json]]:
-        """Devices of sets by the end of their slice's name; each slice best first."""
+        """Devices of sets by the end of their slice's name; each slice best first. Without the gate, there are none."""
         slices: dict[str, list[Json]] = {}
-        if self.has_sets:
+        if self._keeps_counters:
             for size in SIZES:
                 slices |= self._sets_of(size)
         return slices
@@ -296,7 +291,8 @@ class _Devices:
         else:
             device["allowMultipleAllocations"] = True
             device["capacity"] = _capacity(gpu, self.sharer_limits[gpu.uuid], self.state)
-        if self.has_sets:
+        # The scheduler takes no device that consumes counters which are not there: without sets, there are none.
+        if self.sets:
             device["consumesCounters"] = [_consumed([gpu.uuid])]
         tainted = self.taints(gpu)
         if tainted:

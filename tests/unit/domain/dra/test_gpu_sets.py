@@ -93,6 +93,7 @@ def test_nodes_too_small_or_too_large_have_no_sets(count):
     node = in_force(Mode.DRA, [gpu(n) for n in range(count)], gpu_sets=True)
     assert all(not minors(node, size) for size in SIZES)
     assert len(order(node)) == count
+    assert not any("consumesCounters" in device for device in devices(node)), "there are no counters"
 
 
 def test_without_the_setting_nothing_is_different():
