@@ -21,6 +21,7 @@ class Periods:
         reconcile: between two looks for claims of pods that are gone.
         resync: between two looks at a pod without a change; so long also after a preparation that failed.
         back_off: after an error of a pod: a container that did not start, a claim that could not be unprepared.
+        rejection: until the API server hears of a rejected pod. Kubelet writes a limited number of statuses a second.
         health: until a health stream that ended is opened again.
     """
 
@@ -34,4 +35,5 @@ class Periods:
     reconcile: float = 60.0
     resync: float = 60.0
     back_off: float = 10.0
+    rejection: float = 0.0
     health: float = 5.0

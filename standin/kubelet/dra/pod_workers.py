@@ -42,6 +42,9 @@ class Admits(Protocol):
     def start_container(self, pod: Pod, container: str) -> Granted:
         """Have device plugins start a container. Raises StartError."""
 
+    def terminate(self, pod: Pod) -> None:
+        """Note that a pod has ended."""
+
     def remove(self, pod: Pod) -> None:
         """Forget a pod."""
 
@@ -112,7 +115,8 @@ class PodWorkers:
         self._stopping = False
         self._woken: set[str] = set()
         self._workers: dict[str, threading.Thread] = {}
-        self._rejected: dict[str, Pod] = {}
+        # Kubelet knows pods that have ended until they are deleted, and up to 1.33 it lists them.
+        self._over: dict[str, Pod] = {}
         self._thread = threading.Thread(target=self._run, name="standin-pods", daemon=True)
 
     def start(self) -> None:
@@ -144,7 +148,7 @@ class PodWorkers:
         last = -1
         while not self._stopping:
             self._kill_orphans(self.active())
-            self._forget_rejected()
+            self._forget_deleted()
             for pod in self._new_pods():
                 if self._stopping:
                     return
@@ -156,7 +160,9 @@ class PodWorkers:
         new = []
         for pod in self._pods():
             is_ours = self._every_pod or bool(pod["spec"].get("resourceClaims"))
-            is_new = pod["metadata"]["uid"] not in self._workers
+            uid = pod["metadata"]["uid"]
+            # A real one remembers what it has rejected, also before the API server has heard of it.
+            is_new = uid not in self._workers and uid not in self._over
             if is_ours and is_new and pod["status"].get("phase") not in _ENDED:
                 new.append(pod)
         return sorted(new, key=lambda pod: pod["metadata"]["creationTimestamp"])
@@ -166,17 +172,17 @@ class PodWorkers:
         ours = kubelets_pod(pod)
         is_deleted = "deletionTimestamp" in pod["metadata"]
         if not is_deleted and not self._admitted(pod, ours):
-            self._rejected[ours.uid] = ours
+            self._over[ours.uid] = ours
             return
         worker = threading.Thread(target=self._work, args=(pod, ours), name="standin-pod", daemon=True)
         self._workers[ours.uid] = worker
         worker.start()
 
-    def _forget_rejected(self) -> None:
-        """Have kubelet list no pod that it has rejected and that is deleted by now: such a pod has no worker."""
+    def _forget_deleted(self) -> None:
+        """Have kubelet list no pod that it has rejected or that has ended, once it is deleted: it has no worker."""
         there = {pod["metadata"]["uid"] for pod in self._pods()}
-        for uid in self._rejected.keys() - there:
-            self._kubelet.remove(self._rejected.pop(uid))
+        for uid in set(self._over) - there:
+            self._kubelet.remove(self._over.pop(uid))
 
     def _kill_orphans(self, active: Collection[str]) -> None:
         """End the containers of pods that have no worker and get none, as kubelet's housekeeping does.
@@ -229,8 +235,21 @@ class PodWorkers:
     def _admitted(self, pod: Json, ours: Pod) -> bool:
         admission = self._kubelet.admit(ours)
         if not admission:
-            self._status(pod, {"phase": "Failed", "reason": admission.reason, "message": admission.failed})
+            self._report_rejection(pod, admission)
         return bool(admission)
+
+    def _report_rejection(self, pod: Json, admission: Admission) -> None:
+        status = {"phase": "Failed", "reason": admission.reason, "message": admission.failed}
+        late_s = self._periods.rejection
+        if not late_s:
+            self._status(pod, status)
+            return
+
+        def report() -> None:
+            time.sleep(late_s)
+            self._status(pod, status)
+
+        threading.Thread(target=report, name="standin-status", daemon=True).start()
 
     def _sync(self, pod: Json, ours: Pod) -> float:
         """Bring the pod to run; seconds until the next look."""
@@ -318,7 +337,12 @@ class PodWorkers:
             self._claims.unprepare(uid, ours.namespace, claim_names(pod))
         except ClaimError:
             return False
-        self._kubelet.remove(ours)
+        is_deleted = gone or "deletionTimestamp" in meta
+        if is_deleted:
+            self._kubelet.remove(ours)
+        else:
+            self._kubelet.terminate(ours)
+            self._over[uid] = ours
         self._runtime.exited.discard(uid)
         if not gone:
             self._status(pod, {"phase": "Succeeded"})
