@@ -30,30 +30,7 @@ def main() -> int:
         # The order of sets of texts is part of a run, so it must be the same in each.
         command = [sys.executable, "-m", "simworld", *sys.argv[1:]]
         os.execve(sys.executable, command, {**os.environ, "PYTHONHASHSEED": "0"})  # noqa: S606 (the same program)
-    parser = argparse.ArgumentParser(prog="python -m simworld", description=__doc__)
-    # A number of seeds has no time: a busy machine would pass with a few of them.
-    extent = parser.add_mutually_exclusive_group()
-    extent.add_argument("--minutes", type=float, default=10.0, help="begin seeds for so long")
-    extent.add_argument("--seeds", type=int, default=None, help="play so many seeds, however long that takes")
-    parser.add_argument("--first", type=int, default=None, help="the first seed; by default, one from the clock")
-    parser.add_argument(
-        "--small", action="store_true", help="play the small worlds of the seeds, in which faults are looked for"
-    )
-    parser.add_argument(
-        "--staged", action="store_true", help="play the staged worlds of the seeds, each with one rare circumstance"
-    )
-    parser.add_argument("--tries", type=int, default=60, help="how often a failing seed is played to shorten it")
-    parser.add_argument(
-        "--put-back",
-        metavar="FAULT",
-        help="look for a fault that is put back, for several with commas between them, or for `all` of them, in small "
-        "and staged worlds, with --minutes of CPU time of each process for each fault; `list` them; with --seeds, "
-        "--seed or --scenario, play these with the fault",
-    )
-    parser.add_argument("--seed", type=int, default=None, help="play this seed only, and print its story")
-    parser.add_argument("--scenario", metavar="FILE", type=Path, help="play this kept scenario only")
-    parser.add_argument("--keep", metavar="NAME", help="with --seed: keep the shortened scenario for the tests")
-    parser.add_argument("--jobs", type=_at_least_one, default=os.cpu_count() or 1, help="processes at a time")
+    parser = _parser()
     given = parser.parse_args()
     if given.keep and given.seed is None:
         parser.error("--keep keeps the scenario of one seed: give --seed, too")
@@ -64,7 +41,7 @@ def main() -> int:
     replace_machine()
     from simworld import put_back  # noqa: PLC0415
     from simworld.play import play_one  # noqa: PLC0415
-    from simworld.put_back_table import Search, print_table  # noqa: PLC0415
+    from simworld.put_back_table import KINDS, Search, print_table  # noqa: PLC0415
     from simworld.stored import read_stored  # noqa: PLC0415
 
     if given.put_back == "list":
@@ -87,7 +64,9 @@ def main() -> int:
         first = int(_began_at) if given.first is None else given.first
         if is_table:
             cpu_s = given.minutes * 60 * given.jobs
-            return print_table(given.put_back, Search(first, cpu_s, given.jobs, root))
+            is_one_kind = given.small or given.staged or given.admissions
+            kinds = (_drawing(given),) if is_one_kind else KINDS
+            return print_table(given.put_back, Search(first, cpu_s, given.jobs, root, kinds))
         return _play_seeds(given, first, root)
     finally:
         shutil.rmtree(root, ignore_errors=True)
@@ -107,6 +86,37 @@ def _unknown_faults(names: str | None, known: "Container[str]") -> str:
     return ",".join(name for name in names.split(",") if name not in known)
 
 
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="python -m simworld", description=__doc__)
+    # A number of seeds has no time: a busy machine would pass with a few of them.
+    extent = parser.add_mutually_exclusive_group()
+    extent.add_argument("--minutes", type=float, default=10.0, help="begin seeds for so long")
+    extent.add_argument("--seeds", type=int, default=None, help="play so many seeds, however long that takes")
+    parser.add_argument("--first", type=int, default=None, help="the first seed; by default, one from the clock")
+    parser.add_argument(
+        "--small", action="store_true", help="play the small worlds of the seeds, in which faults are looked for"
+    )
+    parser.add_argument(
+        "--staged", action="store_true", help="play the staged worlds of the seeds, each with one rare circumstance"
+    )
+    parser.add_argument(
+        "--admissions", action="store_true", help="play the staged worlds of admissions: one rare circumstance each"
+    )
+    parser.add_argument("--tries", type=int, default=60, help="how often a failing seed is played to shorten it")
+    parser.add_argument(
+        "--put-back",
+        metavar="FAULT",
+        help="look for a fault that is put back, for several with commas between them, or for `all` of them: in small "
+        "worlds and both kinds of staged ones, or in those of the kind that is given, with --minutes of CPU time of "
+        "each process for each fault; `list` them; with --seeds, --seed or --scenario, play these with the fault",
+    )
+    parser.add_argument("--seed", type=int, default=None, help="play this seed only, and print its story")
+    parser.add_argument("--scenario", metavar="FILE", type=Path, help="play this kept scenario only")
+    parser.add_argument("--keep", metavar="NAME", help="with --seed: keep the shortened scenario for the tests")
+    parser.add_argument("--jobs", type=_at_least_one, default=os.cpu_count() or 1, help="processes at a time")
+    return parser
+
+
 def _play_seeds(given: argparse.Namespace, first: int, root: Path) -> int:
     """Play seeds from the first one on. The first that breaks a promise is told, unless a fault was put back."""
     from simworld.play import play_many, play_one  # noqa: PLC0415 (after the machine is replaced)
@@ -123,7 +133,8 @@ def _play_seeds(given: argparse.Namespace, first: int, root: Path) -> int:
     if not given.put_back:
         seed = totals.failed[0]
         play_one(draw(seed), root, given.tries)
-        kind = " --small" if given.small else " --staged" if given.staged else ""
+        kinds = {" --small": given.small, " --staged": given.staged, " --admissions": given.admissions}
+        kind = "".join(option for option, is_given in kinds.items() if is_given)
         again = f".venv/bin/python -m simworld --seed {seed}{kind}"
         print(f"again: {again}      (--keep NAME: among the tests from now on)")
     return 1
@@ -133,7 +144,10 @@ def _drawing(given: argparse.Namespace) -> "Callable[[int], Scenario]":
     """What draws the worlds of the wanted kind."""
     from simworld.claim_scenario import draw_small_world, draw_world  # noqa: PLC0415 (after the machine is replaced)
     from simworld.staged import draw_staged_world  # noqa: PLC0415
+    from simworld.staged_admissions import draw_staged_admissions  # noqa: PLC0415
 
+    if given.admissions:
+        return draw_staged_admissions
     if given.staged:
         return draw_staged_world
     return draw_small_world if given.small else draw_world

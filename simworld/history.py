@@ -5,6 +5,7 @@ import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
+from gpuagent.domain.sharing.units import parse_id
 from simworld.runtime.kernel import kernel
 from standin.kubelet.pods import Granted
 
@@ -57,6 +58,12 @@ class Living:
         visible = self.env.get("NVIDIA_VISIBLE_DEVICES", "")
         return tuple(name for name in visible.split(",") if name)
 
+    @property
+    def modes(self) -> frozenset[str]:
+        """The modes in which its units were sold."""
+        units = [parse_id(device_id) for ids in self.units.values() for device_id in ids]
+        return frozenset(str(unit.kind.mode) for unit in units if unit is not None)
+
 
 @dataclass(slots=True)
 class History:
@@ -75,7 +82,7 @@ class History:
         retried: UIDs of pods that came again, with those of the others of their job, which had succeeded.
         forgotten: UIDs of pods to which kube-scheduler never comes again.
         start_checks: called with each container that starts; the promises that it breaks, in words.
-        refusal_checks: called with the node and the UID of each pod that kubelet refuses; the same.
+        refusal_checks: called with the node and the UID of each pod that kubelet refuses, and the reason; the same.
         bound_checks: called with the UID, the node and the annotations of each pod that is bound; the same.
         decisions: annotations that a scheduler bound a pod with, by its UID.
         edited: UIDs of pods whose annotations a tenant has changed, with the moment; minus infinity if it was before
@@ -99,7 +106,7 @@ class History:
     edited: dict[str, float] = field(default_factory=dict)
     forgotten: set[str] = field(default_factory=set)
     start_checks: list[Callable[[Living], Iterable[str]]] = field(default_factory=list)
-    refusal_checks: list[Callable[[str, str], Iterable[str]]] = field(default_factory=list)
+    refusal_checks: list[Callable[[str, str, str], Iterable[str]]] = field(default_factory=list)
     bound_checks: list[Callable[[str, str, Mapping[str, str]], Iterable[str]]] = field(default_factory=list)
 
     def note(self, actor: str, what: str) -> None:
@@ -198,7 +205,7 @@ class History:
         """Kubelet has refused to admit the pod."""
         self.note(f"{node} kubelet", f"refused {self.name(uid)}: {reason}")
         for check in self.refusal_checks:
-            for problem in check(node, uid):
+            for problem in check(node, uid, reason):
                 self.break_promise(problem)
 
     def ended_init(self, node: str, uid: str, container: str) -> None:
@@ -261,3 +268,14 @@ def conflicts(new: Living, all_living: Iterator[Living]) -> Iterator[str]:
         if WHOLE_GPUS & {*new.units, *other.units}:
             gpu = min(shared)
             yield f"GPU {gpu} is whole for one of {other.pod_uid} and {new.pod_uid}, and both live on it"
+
+
+def mixed_modes(new: Living, all_living: Iterator[Living]) -> Iterator[str]:
+    """Promises that a container breaks by starting on a GPU of which others have units of another mode."""
+    for other in all_living:
+        shared = set(new.gpus) & set(other.gpus)
+        modes = {*new.modes, *other.modes}
+        if shared and len(modes) > 1:
+            gpu = min(shared)
+            both = " and ".join(sorted(modes))
+            yield f"GPU {gpu} was sold in modes {both}, to {other.pod_uid} and {new.pod_uid}"

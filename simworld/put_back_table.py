@@ -1,14 +1,14 @@
 """`--put-back all`: puts each fault back alone, plays seeds until one breaks a promise, and prints a table.
 
 Only small worlds are played, see `swarm`: many of them fit into the time of a large one. Each seed's small world is
-followed by its staged world, see `staged`. The search ends by CPU time,
+followed by its staged worlds, see `staged` and `staged_admissions`. The search ends by CPU time,
 because in real time it would depend on what else the machine does.
 """
 
 import itertools
 import resource
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -18,6 +18,10 @@ from simworld.put_back import FAULTS
 from simworld.scenario import Scenario
 from simworld.shrink import kind_of
 from simworld.staged import draw_staged_world
+from simworld.staged_admissions import draw_staged_admissions
+
+KINDS = (draw_small_world, draw_staged_world, draw_staged_admissions)
+"""What draws the worlds in which faults are looked for."""
 
 HEAD = "| fault | found | world | CPU seconds | turns | what the checker says |\n| --- | --- | --- | --- | --- | --- |"
 
@@ -58,12 +62,14 @@ class Search:
         seconds: of CPU time, of all processes together, until no more seeds begin for a fault.
         jobs: processes at a time.
         root: folder for their files.
+        kinds: what draws the worlds of each seed.
     """
 
     first: int
     seconds: float
     jobs: int
     root: Path
+    kinds: Sequence[Callable[[int], Scenario]] = KINDS
 
     def find(self, name: str) -> Finding:
         """Look for a fault from a cold start."""
@@ -83,13 +89,18 @@ class Search:
                 return Finding(name, outcome.broken[0], world, _cpu_s() - began, turns)
         return Finding(name, "", world, _cpu_s() - began, turns)
 
+    def _worlds(self) -> Iterator[Scenario]:
+        for seed in itertools.count(self.first):
+            for draw in self.kinds:
+                yield draw(seed)
+
     def _fails_anyway(self, scenario: Scenario) -> bool:
         return bool(Fork(scenario, self.root).outcome().broken)
 
     def _outcomes(self, name: str, until: float) -> Iterator[tuple[Fork, Outcome]]:
         """Worlds of the seeds from the first one on, in order, with what became of them."""
         running: list[Fork] = []
-        worlds = _worlds(self.first)
+        worlds = self._worlds()
         try:
             while True:
                 while len(running) < self.jobs and _cpu_s() < until:
@@ -103,18 +114,14 @@ class Search:
                 fork.outcome()
 
 
-def _worlds(first: int) -> Iterator[Scenario]:
-    """The small and the staged world of each seed from the first one on."""
-    for seed in itertools.count(first):
-        yield draw_small_world(seed)
-        yield draw_staged_world(seed)
-
-
 def _name(scenario: Scenario) -> str:
     """The kind of a world and its seed."""
-    is_staged = scenario == draw_staged_world(scenario.seed)
-    kind = "staged" if is_staged else "small"
-    return f"{kind} {scenario.seed}"
+    seed = scenario.seed
+    if scenario == draw_staged_world(seed):
+        return f"staged {seed}"
+    if scenario == draw_staged_admissions(seed):
+        return f"admissions {seed}"
+    return f"small {seed}"
 
 
 def _cpu_s() -> float:

@@ -58,7 +58,7 @@ class RefusalChecks:
         if kind not in CALM_ACTIONS:
             self._calm_from = kernel().now + CALM_S
 
-    def check(self, node_name: str, uid: str) -> Iterator[str]:
+    def check(self, node_name: str, uid: str, _reason: str) -> Iterator[str]:
         """The promise that a refusal breaks: nothing is wrong, and a GPU of the node has room for the pod."""
         if kernel().now < self._calm_from or uid in self._world.history.edited:
             return

@@ -43,7 +43,7 @@ def _job_that_is_bound_in_part(seed: int, chance: random.Random) -> Scenario:
     begins = 10.0 if replicas else 2.0
     job = Action(begins, "create_gang", (MEMORY, size, members, 0.0))
     others = [_pod_of(size, begins + chance.random() * 4.0) for _ in range(members)]
-    return _world(seed, chance, gpus=gpus, mode="share", actions=[strike, job, *others], replicas=replicas)
+    return staged(seed, chance, gpus=gpus, mode="share", actions=[strike, job, *others], replicas=replicas)
 
 
 def _pod_that_is_forgotten(seed: int, chance: random.Random) -> Scenario:
@@ -57,7 +57,7 @@ def _pod_that_is_forgotten(seed: int, chance: random.Random) -> Scenario:
     if is_of_job and room > 1:
         first = Action(2.0, "create_gang", (MEMORY, size, chance.randint(2, room), 0.0))
     others = [_pod_of(size, 3.0 + chance.random() * 4.0) for _ in range(room + 1)]
-    return _world(seed, chance, gpus=gpus, mode="share", actions=[forget, first, *others])
+    return staged(seed, chance, gpus=gpus, mode="share", actions=[forget, first, *others])
 
 
 def _slow_lists(seed: int, chance: random.Random) -> Scenario:
@@ -68,12 +68,12 @@ def _slow_lists(seed: int, chance: random.Random) -> Scenario:
     late_s = chance.choice((1.0, 2.0, 4.0))
     actions = [Action(0.5, "slow_lists", (late_s, LASTS_S))]
     kinds: list[Maker] = [wants.pod, wants.pod_that_ends, wants.pod_that_ends, wants.name_again, _forced_deletion]
-    actions += _at_random(chance, kinds, 24, 1.0, LASTS_S)
+    actions += at_random(chance, kinds, 24, 1.0, LASTS_S)
     if chance.random() < 0.5:
-        actions += _at_random(chance, [_other_mode], 3, 3.0, LASTS_S - 5.0)
+        actions += at_random(chance, [_other_mode], 3, 3.0, LASTS_S - 5.0)
     decides = chance.random() < 0.8
     gpus = chance.choice((2, 4))
-    return _world(seed, chance, gpus=gpus, mode=mode, actions=actions, decides=decides)
+    return staged(seed, chance, gpus=gpus, mode=mode, actions=actions, decides=decides)
 
 
 def _mode_that_changes_while_calls_wait(seed: int, chance: random.Random) -> Scenario:
@@ -84,10 +84,10 @@ def _mode_that_changes_while_calls_wait(seed: int, chance: random.Random) -> Sce
     actions = [*first_pods]
     for begins in (10.0, 26.0):
         actions.append(Action(begins, *restart_slow_agent(chance)))
-        actions += _at_random(chance, [wants.pod, wants.pod_that_ends], 6, begins, begins + 6.0)
-        actions += _at_random(chance, [_other_mode], 2, begins + 1.0, begins + 8.0)
-        actions += _at_random(chance, [_forced_deletion], 4, begins + 10.0, begins + 12.0)
-    return _world(seed, chance, gpus=2, mode=mode, actions=actions, versions=("1.34", "1.36", "1.37"), lasts_s=42.0)
+        actions += at_random(chance, [wants.pod, wants.pod_that_ends], 6, begins, begins + 6.0)
+        actions += at_random(chance, [_other_mode], 2, begins + 1.0, begins + 8.0)
+        actions += at_random(chance, [_forced_deletion], 4, begins + 10.0, begins + 12.0)
+    return staged(seed, chance, gpus=2, mode=mode, actions=actions, versions=("1.34", "1.36", "1.37"), lasts_s=42.0)
 
 
 def _gpu_that_stays_lost(seed: int, chance: random.Random) -> Scenario:
@@ -98,10 +98,10 @@ def _gpu_that_stays_lost(seed: int, chance: random.Random) -> Scenario:
     which = chance.randrange(1000)
     lost = Action(lost_at, "break_gpu", (0, which, 0))
     kinds: list[Maker] = [wants.pod, wants.pod_that_ends, wants.pod_that_ends, _forced_deletion]
-    pods = _at_random(chance, kinds, 20, 0.1, LASTS_S)
+    pods = at_random(chance, kinds, 20, 0.1, LASTS_S)
     decides = chance.random() < 0.5
     gpus = chance.choice((2, 4))
-    return _world(seed, chance, gpus=gpus, mode=mode, actions=[lost, *pods], decides=decides)
+    return staged(seed, chance, gpus=gpus, mode=mode, actions=[lost, *pods], decides=decides)
 
 
 def _reservations_that_kubelet_loses(seed: int, chance: random.Random) -> Scenario:
@@ -111,10 +111,10 @@ def _reservations_that_kubelet_loses(seed: int, chance: random.Random) -> Scenar
     actions = [Action(0.5, "lose_reservations", (0,))]
     for begins in (3.0, 15.0):
         actions.append(Action(begins, *restart_slow_agent(chance)))
-        actions += _at_random(chance, [wants.pod, wants.pod, wants.pod_that_ends], 8, begins, begins + 8.0)
+        actions += at_random(chance, [wants.pod, wants.pod, wants.pod_that_ends], 8, begins, begins + 8.0)
     decides = chance.random() < 0.5
     gpus = chance.choice((2, 4))
-    return _world(seed, chance, gpus=gpus, mode=mode, actions=actions, decides=decides)
+    return staged(seed, chance, gpus=gpus, mode=mode, actions=actions, decides=decides)
 
 
 def _forbidden_writes(seed: int, chance: random.Random) -> Scenario:
@@ -123,17 +123,17 @@ def _forbidden_writes(seed: int, chance: random.Random) -> Scenario:
     wants = Wants(mode, (8, 20))
     begins = 5.0
     lasts_s = chance.choice((5.0, 15.0))
-    actions = _at_random(chance, [wants.pod], 3, 0.1, begins)
+    actions = at_random(chance, [wants.pod], 3, 0.1, begins)
     # If both are forbidden, the agent says so on the Node, and writes that again when it may write pods.
     forbidden = chance.choice((("deny_pods",), ("deny_nodes",), ("deny_pods", "deny_nodes")))
     actions += [Action(begins, kind, (lasts_s,)) for kind in forbidden]
-    actions += _at_random(chance, [wants.pod], 3, begins + 0.1, begins + 1.0)
+    actions += at_random(chance, [wants.pod], 3, begins + 0.1, begins + 1.0)
     if chance.random() < 0.5:
         next_mode = chance.choice(("share", "topology", "core_mem"))
         actions.append(Action(begins + 1.5, "set_mode", (0, next_mode)))
     # Where gpuscheduler decides, it has written the annotations of a pod with the Binding, and the agent seldom has to.
     decides = chance.random() < 0.5
-    return _world(seed, chance, gpus=2, mode=mode, actions=actions, decides=decides)
+    return staged(seed, chance, gpus=2, mode=mode, actions=actions, decides=decides)
 
 
 def _decisions_of_tenants(seed: int, chance: random.Random) -> Scenario:
@@ -147,10 +147,10 @@ def _decisions_of_tenants(seed: int, chance: random.Random) -> Scenario:
         actions.append(Action(at, "create_pod_with_decision", (amount, gpu, claimed)))
         size = chance.choice((8, 20, 40))
         actions.append(_pod_of(size, at + chance.random() * 0.2))
-    actions += _at_random(chance, [_forced_deletion], 12, 4.0, LASTS_S)
+    actions += at_random(chance, [_forced_deletion], 12, 4.0, LASTS_S)
     decides = chance.random() < 0.5
     mode = chance.choice(("share", "cgpu"))
-    return _world(seed, chance, gpus=2, mode=mode, actions=actions, decides=decides)
+    return staged(seed, chance, gpus=2, mode=mode, actions=actions, decides=decides)
 
 
 def _plans_of_tenants(seed: int, chance: random.Random) -> Scenario:
@@ -166,7 +166,7 @@ def _plans_of_tenants(seed: int, chance: random.Random) -> Scenario:
         for _ in range(2):
             size = chance.choice((20, 40))
             actions.append(_pod_of(size, begins + chance.random() * 6.0))
-    return _world(seed, chance, gpus=2, mode="share", actions=actions)
+    return staged(seed, chance, gpus=2, mode="share", actions=actions)
 
 
 def _labels_of_tenants(seed: int, chance: random.Random) -> Scenario:
@@ -181,7 +181,7 @@ def _labels_of_tenants(seed: int, chance: random.Random) -> Scenario:
         labeled_at = begins - 1.0 + chance.random() * 2.0
         which = chance.randrange(1000)
         actions.append(Action(labeled_at, "label_as_member", (which, f"job-{number}", members)))
-    return _world(seed, chance, gpus=2, mode="share", actions=actions)
+    return staged(seed, chance, gpus=2, mode="share", actions=actions)
 
 
 def _bindings_that_are_refused(seed: int, chance: random.Random) -> Scenario:
@@ -197,10 +197,10 @@ def _bindings_that_are_refused(seed: int, chance: random.Random) -> Scenario:
     ]
     others_come = [begins + 0.2 + chance.random() * 4.0 for _ in range(members + 2)]
     actions += [_pod_of(size, at) for at in others_come]
-    return _world(seed, chance, gpus=gpus, mode="share", actions=actions, replicas=2)
+    return staged(seed, chance, gpus=gpus, mode="share", actions=actions, replicas=2)
 
 
-def _world(  # noqa: PLR0913 (the fields of a scenario)
+def staged(  # noqa: PLR0913 (the fields of a scenario)
     seed: int,
     chance: random.Random,
     *,
@@ -226,7 +226,7 @@ def _world(  # noqa: PLR0913 (the fields of a scenario)
     )
 
 
-def _at_random(chance: random.Random, kinds: Sequence[Maker], count: int, first: float, last: float) -> list[Action]:
+def at_random(chance: random.Random, kinds: Sequence[Maker], count: int, first: float, last: float) -> list[Action]:
     """So many actions of these kinds between two moments."""
     actions = []
     for _ in range(count):

@@ -17,7 +17,7 @@ from gpuscheduler.core.pod_facts import COMMIT_ANNOTATION
 from simworld import checker
 from simworld.claim_checker import ClaimChecker
 from simworld.claim_people import ClaimPeople
-from simworld.history import ALLOCATION, CORES, INIT, MEMORY, SIDECAR, WHOLE, History, Living
+from simworld.history import ALLOCATION, CORES, INIT, MEMORY, SIDECAR, WHOLE, History, Living, mixed_modes
 from simworld.job_checks import JobChecks
 from simworld.linked_gpus import linked_box
 from simworld.parts.amounts import limits as limits_of
@@ -26,10 +26,11 @@ from simworld.parts.job_controllers import JobControllers
 from simworld.parts.node import SimulatedNode
 from simworld.parts.scheduler_replicas import Replica, SchedulerReplicas
 from simworld.parts.stock_scheduler import StockScheduler
+from simworld.refusal_reasons import RefusalReasons
 from simworld.refusals import RefusalChecks
 from simworld.runtime.http import SimulatedApi
 from simworld.runtime.kernel import Process, StuckError, Task, kernel
-from simworld.runtime.rpc import slow_answers
+from simworld.runtime.rpc import SlowAnswers, slow_answers
 from simworld.scenario import Action, Scenario
 from simworld.scheduler_checks import check_schedulers
 from simworld.waiting import check_waiting, free_by_gpu, has_room
@@ -58,6 +59,8 @@ PUBLISHED_S = 20.0
 """How long a scheduler may not know that a GPU is lost."""
 LISTS = ("/v1.PodResourcesLister/List", "/v1alpha1.PodResourcesLister/List")
 """Kubelet's methods that list what all pods hold."""
+PLUGIN_CALLS = ("/v1beta1.DevicePlugin/GetPreferredAllocation", "/v1beta1.DevicePlugin/Allocate")
+"""What kubelet asks the agent while it admits a pod."""
 SLOW_START_S = 12.0
 """How long the requests of an agent wait that starts at a busy API server."""
 GIB_PER_GPU = 80
@@ -68,6 +71,7 @@ INIT_RUNS_S = (0.0, 0.2, 2.0, 8.0)
 PEOPLE = (
     "create_pod",
     "create_pod_with_decision",
+    "create_stock_pod",
     "create_job_pod",
     "create_gang",
     "create_twins",
@@ -126,9 +130,13 @@ class World:
         self.claims = ClaimPeople(self)
         self._claim_checker = ClaimChecker(self)
         self.history.start_checks.append(self._on_lost_gpus)
+        self.history.start_checks.append(lambda new: mixed_modes(new, self.history.neighbors(new)))
         self.history.bound_checks.append(self._bound_to_lost_gpu)
         self._refusals = RefusalChecks(self)
         self.history.refusal_checks.append(self._refusals.check)
+        reasons = RefusalReasons(self)
+        self.history.bound_checks.append(reasons.bound)
+        self.history.refusal_checks.append(reasons.check)
         self.jobs = JobControllers(self.api, self.history, scenario.seed)
         self._pods = 0
         self._gangs = 0
@@ -218,6 +226,8 @@ class World:
         for node in self.nodes:
             node.driver.simulator.unhang()
             node.disk_s = 0.0
+            node.has_disk_pressure = False
+            node.periods.rejection = 0.0
             for gpu in node.box.gpus:
                 if gpu.uuid in node.lost:
                     continue
@@ -345,6 +355,11 @@ class World:
 
     def create_pod(self, resource: str, amount: int, cores: int, containers: int) -> None:
         self._new_pod(resource, amount, cores, containers)
+
+    def create_stock_pod(self, resource: str, amount: int, cores: int, containers: int) -> None:
+        """A pod that names no scheduler, so that a kube-scheduler without gpuscheduler binds it."""
+        self._pods += 1
+        self._create(f"pod-{self._pods}", _limits(resource, amount, cores), containers=containers, is_stock=True)
 
     def create_job_pod(self, resource: str, amount: int, cores: int, seconds: float) -> None:
         """A pod that ends by itself some time after it has started."""
@@ -555,6 +570,7 @@ class World:
         namespace: str = "default",
         owner: Json | None = None,
         init: Sequence[Json] = (),
+        is_stock: bool = False,
     ) -> Json:
         amounts = {resource: str(amount) for resource, amount in limits.items()}
         body: Json = {
@@ -571,7 +587,7 @@ class World:
             body["spec"]["initContainers"] = list(init)
         if node:
             body["spec"]["nodeName"] = node
-        elif self.scenario.decides:
+        elif self.scenario.decides and not is_stock:
             body["spec"]["schedulerName"] = NAME
         if labels:
             body["metadata"]["labels"] = labels
@@ -827,8 +843,47 @@ class World:
     def slow_lists(self, most_s: float, seconds: float) -> None:
         """Kubelets list what pods hold, and the answer comes so much later: what happens meanwhile is not in it."""
         self.history.note("kubelets", f"take up to {most_s:g} s to answer with a list, for {seconds:g} s")
-        slow_answers.update(dict.fromkeys(LISTS, most_s))
-        self._later(seconds, slow_answers.clear)
+        self._slow_answers(LISTS, SlowAnswers(most_s), seconds)
+
+    def slow_some_lists(self, share: float, most_s: float, seconds: float) -> None:
+        """The same with a share of the lists, so that admissions go on while one of them is late."""
+        self.history.note("kubelets", f"take up to {most_s:g} s to answer with some lists, for {seconds:g} s")
+        self._slow_answers(LISTS, SlowAnswers(most_s, share), seconds)
+
+    def slow_calls(self, most_s: float, seconds: float) -> None:
+        """Kubelet has to wait for the agent's answers, as on a node whose processors are busy."""
+        self.history.note("kubelets", f"get the agents' answers up to {most_s:g} s late, for {seconds:g} s")
+        self._slow_answers(PLUGIN_CALLS, SlowAnswers(most_s), seconds)
+
+    def _slow_answers(self, methods: Sequence[str], slow: SlowAnswers, seconds: float) -> None:
+        slow_answers.update(dict.fromkeys(methods, slow))
+
+        def speed_up() -> None:
+            for method in methods:
+                slow_answers.pop(method, None)
+
+        self._later(seconds, speed_up)
+
+    def press_disk(self, which: int, seconds: float, late_s: float) -> None:
+        """A node runs out of disk space for a while: its kubelet rejects pods before it asks any plugin.
+
+        It reports that so much later, because it writes a limited number of statuses a second.
+        """
+        node = self._some_node(which)
+        node.periods.rejection = late_s
+        self.history.note(f"{node.name} kubelet", f"rejects all pods for {seconds:g} s: the disk is full")
+        node.has_disk_pressure = True
+
+        def relieve() -> None:
+            node.has_disk_pressure = False
+
+        self._later(seconds, relieve)
+
+    def monitor(self, which: int, pause_s: float, seconds: float) -> None:
+        """Another program lists what pods hold, again and again for a while, whatever kubelet is doing."""
+        node = self._some_node(which)
+        self.history.note(f"{node.name} monitor", f"lists kubelet's allocations every {pause_s:g} s for {seconds:g} s")
+        node.run_monitor(pause_s, seconds)
 
     def restart_slow_agent(self, which: int, away_s: float, most_s: float) -> None:
         """An agent starts while its requests wait, so that kubelet asks it before it has read its pods."""

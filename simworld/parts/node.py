@@ -11,6 +11,7 @@ from gpuagent.agent.agent import Agent
 from gpuagent.domain.sharing.isolation_layers import NONE
 from gpuagent.isolation.interface import Isolation
 from gpuagent.isolation.none import NoIsolation
+from gpuagent.kubelet.pod_resources import PodResources
 from gpuagent.nvml.watch import NvmlWatch
 from gpuagent.settings.settings import Settings
 from gpuagent.simulation.boxes import Box
@@ -21,6 +22,7 @@ from simworld.parts.isolation import SimulatedIsolation
 from simworld.runtime.http import SimulatedApi
 from simworld.runtime.kernel import Process, kernel
 from standin.api.objects import Json
+from standin.kubelet.devices import Ask
 from standin.kubelet.dra.periods import Periods
 from standin.kubelet.dra.pod_workers import Runtime, kubelets_pod
 from standin.kubelet.kubelet import Kubelet
@@ -80,10 +82,12 @@ class SimulatedKubelet(Kubelet):
     Attributes:
         admitting: entered for each admission.
         pod_refused: called with the UID of each pod that is refused, and the reason.
+        has_disk_pressure: whether it rejects each pod before it asks any plugin, as its eviction manager does then.
     """
 
     admitting: Callable[[], AbstractContextManager[None]] = nullcontext
     pod_refused: Callable[[str, str], None] = lambda *_: None
+    has_disk_pressure: Callable[[], bool] = lambda *_: False
 
     def admit(self, pod: Pod, *, numa: Collection[int] | None = None) -> Admission:
         with self.admitting():
@@ -92,8 +96,16 @@ class SimulatedKubelet(Kubelet):
             self.pod_refused(pod.uid, admission.failed)
         return admission
 
+    @property
+    def last_question(self) -> tuple[str, Ask] | None:
+        """The resource of the last question for a preference, and what kubelet offered; None if it asked nothing."""
+        return self._admitter.last_question
+
     def _admit(self, pod: Pod, numa: Collection[int] | None) -> Admission:
         running = {container for uid, container in self.claims.containers() if uid == pod.uid}
+        if not running and self.has_disk_pressure():
+            self.receive(pod)
+            return self._settle(Admission(pod, {}, "The node had condition: [DiskPressure]. ", "Evicted"))
         if not running:
             return super().admit(pod, numa=numa)
         self.receive(pod)
@@ -112,6 +124,8 @@ class SimulatedNode:
         lost: UUID of each GPU that is lost for good to the moment when it was.
         lost_at: the same for each GPU that is lost now, for good or for a while.
         loses_reservations: whether the next kubelet forgets what it reserves if it is asked for a list meanwhile.
+        has_disk_pressure: whether its kubelet rejects each pod before it asks any plugin.
+        periods: how long its kubelet waits.
         isolates: whether its agents have an isolation driver.
         publishes_sets: whether its agents publish sets of linked GPUs.
         clock_wrong_by_s: what its wall clock is ahead.
@@ -144,6 +158,8 @@ class SimulatedNode:
         self._has_one_loop = False
         self.lost_at: dict[str, float] = {}
         self.loses_reservations = False
+        self.has_disk_pressure = False
+        self.periods = Periods()
         self.isolates = False
         self.publishes_sets = False
         self.clock_wrong_by_s = 0.0
@@ -186,13 +202,14 @@ class SimulatedNode:
             self.version,
             seed=kernel().chance.getrandbits(32),
             api=self._view,
-            periods=Periods(),
+            periods=self.periods,
             runtime=self.runtime,
             every_pod=True,
             double_allocation=self.loses_reservations,
         )
         self.kubelet.admitting = self._admitting
         self.kubelet.pod_refused = partial(self._history.refused, self.name)
+        self.kubelet.has_disk_pressure = lambda: self.has_disk_pressure
         self._wait_for_pods()
         # The private names of former processes' sockets are still there.
         self.kubelet._numbers = itertools.count(self._kubelets * 1000)  # noqa: SLF001 (the stand-in's own names)
@@ -231,6 +248,20 @@ class SimulatedNode:
             return nullcontext()
         held: AbstractContextManager[None] = self._view.objects.pods_held()
         return held
+
+    def run_monitor(self, pause_s: float, seconds: float) -> None:
+        """Have another program list kubelet's allocations for so long, with a pause after each list."""
+        until = kernel().now + seconds
+
+        def run() -> None:
+            while kernel().now < until:
+                kernel().sleep(pause_s)
+                if self.has_kubelet:
+                    client = PodResources(self._kubelet_root / "pod-resources" / "kubelet.sock")
+                    client.list()
+                    client.close()
+
+        kernel().spawn(run, f"{self.name} monitor", Process(f"{self.name} monitor", host=self))
 
     def kill_kubelet(self) -> None:
         kernel().end(self._kubelet_process)

@@ -9,7 +9,7 @@ import socket
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Any, NoReturn, Self
+from typing import Any, NamedTuple, NoReturn, Self
 
 import grpc
 
@@ -26,8 +26,28 @@ BACKLOG = 4096
 Inode = tuple[int, int]
 
 _listeners: dict[Inode, "Server"] = {}
-slow_answers: dict[str, float] = {}
-"""Method to the longest time, in seconds, that its answer needs beside the usual one after it was worked out."""
+
+
+class SlowAnswers(NamedTuple):
+    """How late answers come after they were worked out.
+
+    Attributes:
+        most_s: the longest time, in seconds, beside the usual one.
+        share: of the answers that are late.
+    """
+
+    most_s: float
+    share: float = 1.0
+
+    def wait(self) -> None:
+        """Wait for one answer."""
+        chance = kernel().chance
+        if self.share == 1.0 or chance.random() < self.share:
+            kernel().sleep(chance.random() * self.most_s)
+
+
+slow_answers: dict[str, SlowAnswers] = {}
+"""By method."""
 
 
 class Abort(Exception):
@@ -261,7 +281,7 @@ class Server:
             if exchange.ended:
                 return
             message = handler.request_deserializer(request)
-            self._run(handler, message, exchange, slow_answers.get(method, 0.0))
+            self._run(handler, message, exchange, slow_answers.get(method))
             exchange.end()
         except Abort:
             return
@@ -273,13 +293,13 @@ class Server:
             self._begin_calls()
 
     @staticmethod
-    def _run(handler: Any, message: Any, exchange: Exchange, most_s: float) -> None:
+    def _run(handler: Any, message: Any, exchange: Exchange, slow: SlowAnswers | None) -> None:
         context = Context(exchange)
         if not handler.response_streaming:
             answer = handler.unary_unary(message, context)
             _delay()
-            if most_s:
-                kernel().sleep(kernel().chance.random() * most_s)
+            if slow is not None:
+                slow.wait()
             exchange.put(handler.response_serializer(answer))
             return
         for answer in handler.unary_stream(message, context):

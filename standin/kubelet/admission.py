@@ -28,6 +28,8 @@ class Admitter:
         # The pod admitted last, ended or not, counts as active until the next one comes.
         self._pending = ""
         self._reusable: dict[str, set[str]] = {}
+        # The resource and the question of the last GetPreferredAllocation of this admission.
+        self.last_question: tuple[str, Ask] | None = None
 
     def active(self) -> set[str]:
         """Pods whose devices are not collected."""
@@ -40,6 +42,7 @@ class Admitter:
         with self._one_by_one:
             self._pending = pod.uid
             self._reusable = {}
+            self.last_question = None
             try:
                 for container, init in pod.all_containers():
                     if sources_ready or container.name not in running:
@@ -166,6 +169,7 @@ class Admitter:
             must_include_deviceIDs=self._shuffled(ask.must_include),
             allocation_size=ask.size,
         )
+        self.last_question = resource, ask
         try:
             connection = self._usable(resource)
             answer = connection.call(

@@ -48,3 +48,12 @@ def test_a_fault_that_cannot_be_put_back_is_not_found():
     status, output = run("-c", CANNOT_BE_PUT_BACK)
     assert status == 1
     assert "| moved | no |" in output
+
+
+def test_a_fault_is_looked_for_in_the_worlds_of_the_kind_that_is_given():
+    fault = "units_that_kubelet_offers_are_free"
+    status, output = run(
+        "-m", "simworld", "--put-back", fault, "--admissions", "--first", "3", "--minutes", "1", "--jobs", "1"
+    )
+    assert status == 0
+    assert "| yes | admissions 3 |" in output
