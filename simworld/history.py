@@ -270,12 +270,12 @@ def conflicts(new: Living, all_living: Iterator[Living]) -> Iterator[str]:
             yield f"GPU {gpu} is whole for one of {other.pod_uid} and {new.pod_uid}, and both live on it"
 
 
-def mixed_modes(new: Living, all_living: Iterator[Living]) -> Iterator[str]:
+def mixed_modes(starting: Living, all_living: Iterator[Living]) -> Iterator[str]:
     """Promises that a container breaks by starting on a GPU of which others have units of another mode."""
     for other in all_living:
-        shared = set(new.gpus) & set(other.gpus)
-        modes = {*new.modes, *other.modes}
+        shared = set(starting.gpus) & set(other.gpus)
+        modes = {*starting.modes, *other.modes}
         if shared and len(modes) > 1:
             gpu = min(shared)
             both = " and ".join(sorted(modes))
-            yield f"GPU {gpu} was sold in modes {both}, to {other.pod_uid} and {new.pod_uid}"
+            yield f"GPU {gpu} was sold in modes {both}, to {other.pod_uid} and {starting.pod_uid}"

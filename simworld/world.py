@@ -130,7 +130,7 @@ class World:
         self.claims = ClaimPeople(self)
         self._claim_checker = ClaimChecker(self)
         self.history.start_checks.append(self._on_lost_gpus)
-        self.history.start_checks.append(lambda new: mixed_modes(new, self.history.neighbors(new)))
+        self.history.start_checks.append(self._in_one_mode)
         self.history.bound_checks.append(self._bound_to_lost_gpu)
         self._refusals = RefusalChecks(self)
         self.history.refusal_checks.append(self._refusals.check)
@@ -317,6 +317,10 @@ class World:
                 self._probes += 1
                 pod = self._create(f"probe-{self._probes}", limits)
                 self._must_run(pod, f"gpuscheduler has no place for {amount} {resource}, or the agent refuses it")
+
+    def _in_one_mode(self, starting: Living) -> Iterator[str]:
+        """The promise that a container breaks by starting beside one that was sold in another mode."""
+        return mixed_modes(starting, self.history.neighbors(starting))
 
     def _on_lost_gpus(self, living: Living) -> Iterator[str]:
         """The promise that a container breaks by starting on a GPU that was lost before."""
