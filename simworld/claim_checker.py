@@ -153,12 +153,18 @@ class ClaimChecker:
 
     def _allocated_too_often(self, new: Living, uuid: str) -> Iterator[str]:
         """Whether the slices let the scheduler allocate more of the GPU than it has."""
-        if self._world.scenario.gates_off:
+        if self._world.claims.gates_ever_off:
             # A device may have been left out of the slices while a claim that is not prepared has it.
             return
         gpu = self._gpu(new.node, uuid)
+        living = self._living_claims(new.node)
+        ever_lost = self._node(new.node).ever_lost
         shares: list[int] = []
-        for parts in self._world.claims.scheduler.allocations().values():
+        for claim, parts in self._world.claims.scheduler.allocations().items():
+            # An agent that starts without a lost GPU does not know a set with it, unless the claim is prepared.
+            is_forgotten = claim not in living and any(part.uuid in ever_lost for part in parts)
+            if is_forgotten:
+                continue
             shares += [mib_of(part, gpu) for part in parts if part.uuid == uuid and not part.watches]
         if sum(shares) > gpu.memory_mib:
             yield f"GPU {uuid} is allocated to claims with {sorted(shares)} MiB of {gpu.memory_mib} MiB"
@@ -237,7 +243,8 @@ class ClaimChecker:
         meta = pod["metadata"]
         for container in pod["spec"]["containers"]:
             is_living = (meta["uid"], container["name"]) in self._history.living
-            if not is_living:
+            # After a reboot, it does not come back on a GPU that was lost since.
+            if not is_living and not self._has_lost_gpu(pod):
                 self._history.break_promise(f"{meta['name']}/{container['name']} is said to run and does not")
 
     def _check_refusal(self, pod: Json) -> None:
@@ -252,19 +259,27 @@ class ClaimChecker:
             self._history.break_promise(f"{name} with a claim on {node} does not run: {reasons[-1]}")
 
     def _may_be_refused(self, pod: Json) -> bool:
-        """Whether its containers cannot have what they name, its node left mode dra, or others have a GPU of it."""
+        """Whether its containers cannot have what they name, its node left mode dra, or a GPU of it is not for it."""
         node = pod["spec"]["nodeName"]
-        is_refused = self._is_impossible(node, pod["metadata"]["uid"])
-        if is_refused or self._mode(node) != "dra":
+        uid = pod["metadata"]["uid"]
+        is_refused = self._is_impossible(node, uid)
+        if is_refused or self._mode(node) != "dra" or self._has_lost_gpu(pod):
             return True
-        allocations = self._world.claims.scheduler.allocated.get(pod["metadata"]["uid"], {})
-        allocated = {part.uuid for part in _all_parts(allocations) if not part.watches}
-        unavailable: set[str] = set()
-        for simulated in self._world.nodes:
-            unavailable.update(simulated.lost)
+        used = self._world.claims.scheduler.claimed_gpus(uid)
+        taken: set[str] = set()
         for living in self._history.on_node(node):
-            unavailable.update(self._used_gpus(living))
-        return bool(allocated & unavailable)
+            taken.update(self.used_gpus(living))
+        for uuid, kept in self._node(node).fenced.items():
+            # A pod that ran on a GPU when it was fenced keeps it.
+            if uid not in kept:
+                taken.add(uuid)
+        return bool(used & taken)
+
+    def _has_lost_gpu(self, pod: Json) -> bool:
+        """Whether a GPU of its claims is lost. An agent that starts without it cannot show it to a monitor either."""
+        allocations = self._world.claims.scheduler.allocated.get(pod["metadata"]["uid"], {})
+        lost = self._node(pod["spec"]["nodeName"]).lost
+        return any(part.uuid in lost for part in _all_parts(allocations))
 
     def _reasons(self, pod: Json) -> list[str]:
         """Reason and message of the Events about a pod."""
@@ -309,7 +324,7 @@ class ClaimChecker:
             claims.update(self._world.claims.scheduler.allocated.get(container.pod_uid, {}))
         return claims
 
-    def _used_gpus(self, living: Living) -> set[str]:
+    def used_gpus(self, living: Living) -> set[str]:
         """UUIDs of the GPUs that a container uses: those that it only watches are free for others."""
         if not self._has_claims(living):
             return set(living.gpus)
@@ -361,10 +376,15 @@ class ClaimChecker:
         for problem in problems:
             self._history.break_promise(f"{node.name}: {problem}")
         for device in filter(is_set, devices):
-            lost = set(gpus_of(device, node.box)) & node.lost.keys()
+            gpus = set(gpus_of(device, node.box))
+            lost = gpus & node.lost.keys()
+            fenced = gpus & node.fenced.keys()
+            name = device["name"]
             if lost and not device.get("taints"):
-                name = device["name"]
                 self._history.break_promise(f"{node.name} publishes {name} without a taint, and of it are lost: {lost}")
+            elif fenced and not device.get("taints"):
+                problem = f"{node.name} publishes {name} without a taint, and of it are fenced: {fenced}"
+                self._history.break_promise(problem)
 
     def _check_device(self, node: SimulatedNode, gpu: BoxGpu, device: Json) -> None:
         """A GPU is published with all of its memory, and tainted only while lost or held by units."""
@@ -377,7 +397,10 @@ class ClaimChecker:
         is_lost = gpu.uuid in node.lost
         if is_lost and not taints:
             self._history.break_promise(f"{published} without a taint, and it is lost")
-        may_be_tainted = is_lost or self._has_holders_of_units(node, gpu)
+        is_fenced = gpu.uuid in node.fenced
+        if is_fenced and not taints:
+            self._history.break_promise(f"{published} without a taint, and it is fenced")
+        may_be_tainted = is_lost or is_fenced or self._has_holders_of_units(node, gpu)
         if taints and not may_be_tainted:
             keys = [taint["key"] for taint in taints]
             self._history.break_promise(f"{published} with taints {keys}, and is quiet")
@@ -392,7 +415,7 @@ class ClaimChecker:
             return
         taken: set[str] = set()
         for container in self._history.on_node(node.name):
-            taken.update(self._used_gpus(container))
+            taken.update(self.used_gpus(container))
         for uuids in self._world.claims.scheduler.allocated_devices().values():
             taken.update(uuids)
         for device in self._devices(node):

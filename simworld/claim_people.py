@@ -31,6 +31,8 @@ class ClaimPeople:
         scheduler: allocates for them.
         refused: UIDs of pods that never run, because the runtime would mix up what its containers have.
         watches_all: UIDs of pods that have to see all GPUs of their node.
+        ends_s: seconds that containers take to end, of which one is drawn each time.
+        gates_ever_off: feature gates of the API server that are off, or were.
     """
 
     def __init__(self, world: "World") -> None:
@@ -40,6 +42,8 @@ class ClaimPeople:
         self._pods = 0
         self.refused: set[str] = set()
         self.watches_all: set[str] = set()
+        self.ends_s: Sequence[float] = ENDS_S
+        self.gates_ever_off = set(world.scenario.gates_off)
         boxes = {node.name: node.box for node in world.nodes}
         self.scheduler = SimulatedClaimScheduler(world.api, world.history, boxes)
 
@@ -53,7 +57,12 @@ class ClaimPeople:
         self.scheduler.start()
         chance = random.Random(f"{scenario.seed}/claims/ends")
         for node in self._world.nodes:
-            node.runtime.ends_after = lambda: chance.choice(ENDS_S)
+            node.runtime.ends_after = lambda: chance.choice(self.ends_s)
+
+    def drop_fields_of(self, gate: str) -> None:
+        """The API server drops the fields of a feature gate from now on."""
+        self._objects.gates_off.add(gate)
+        self.gates_ever_off.add(gate)
 
     # -- actions --------------------------------------------------------------------------------------------------
 

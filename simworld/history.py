@@ -265,7 +265,9 @@ def conflicts(new: Living, all_living: Iterator[Living]) -> Iterator[str]:
             if twice:
                 example = min(twice)
                 yield f"unit {example} has two living containers: {other.pod_uid} and {new.pod_uid}"
-        if WHOLE_GPUS & {*new.units, *other.units}:
+        # One with claims has no units. It may only watch the GPU: the checker of claims knows.
+        has_claims = not new.units or not other.units
+        if not has_claims and WHOLE_GPUS & {*new.units, *other.units}:
             gpu = min(shared)
             yield f"GPU {gpu} is whole for one of {other.pod_uid} and {new.pod_uid}, and both live on it"
 

@@ -91,6 +91,43 @@ def _sets_are_published_without_counters() -> None:
     _set(resource_slice._Devices, "_keeps_counters", property(lambda _self: True))  # noqa: SLF001 (the same)
 
 
+def _gpus_of_claims_are_offered_as_units() -> None:
+    _set(Claims, "held", property(lambda _self: frozenset()))
+
+
+def _sets_of_claims_are_left_out() -> None:
+    _set(resource_slice._Devices, "claimed_sets", property(lambda _self: {}))  # noqa: SLF001 (the same)
+
+
+def _gpus_use_counters_that_are_not_there() -> None:
+    device_of = resource_slice._Devices._gpu  # noqa: SLF001 (the same)
+
+    def with_counter(devices: Any, gpu: Any) -> Any:  # noqa: ANN401 (the devices of a node, and a GPU)
+        device = device_of(devices, gpu)
+        if devices.offers_sets:
+            device["consumesCounters"] = [resource_slice._consumed([gpu.uuid])]  # noqa: SLF001 (the same)
+        return device
+
+    _set(resource_slice._Devices, "_gpu", with_counter)  # noqa: SLF001 (the same)
+
+
+def _gpus_that_need_a_taint_are_published_without_it() -> None:
+    _set(resource_slice, "left_out", lambda _state: [])
+
+
+def _answers_do_not_show_that_a_gate_is_off() -> None:
+    answered = Claims._answered  # noqa: SLF001 (the same)
+    _set(Claims, "_answered", lambda self, event: replace(answered(self, event), gates_off=self.gates_off))
+
+
+def _gpus_are_not_looked_at_again_after_a_wait() -> None:
+    _set(gpu_hold, "unusable_gpu", lambda *_, **__: None)
+
+
+def _a_claim_does_not_keep_a_fenced_gpu() -> None:
+    _set(PreparedClaims, "kept_by", lambda *_: frozenset())
+
+
 def _set(owner: Any, name: str, value: Any) -> None:  # noqa: ANN401 (any module or class)
     if not hasattr(owner, name):
         raise AttributeError(f"{owner} has no {name}: the fault has to be put back in another place")
@@ -115,6 +152,13 @@ CLAIM_FAULTS: dict[str, Callable[[], None]] = {
         _sets_of_lost_gpus_have_no_taint,
         _a_set_uses_the_counter_of_one_gpu,
         _sets_are_published_without_counters,
+        _gpus_of_claims_are_offered_as_units,
+        _sets_of_claims_are_left_out,
+        _gpus_use_counters_that_are_not_there,
+        _gpus_that_need_a_taint_are_published_without_it,
+        _answers_do_not_show_that_a_gate_is_off,
+        _gpus_are_not_looked_at_again_after_a_wait,
+        _a_claim_does_not_keep_a_fenced_gpu,
     )
 }
 """By name, what puts each back. The first two were in the product once."""

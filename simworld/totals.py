@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass, field
 
+from simworld.claim_faults import ClaimFaults
 from simworld.scenario import Action, Scenario
 from simworld.world import PEOPLE, World
 
@@ -52,4 +53,5 @@ def _is_fault(action: Action) -> bool:
 
     Those with claims and with jobs are methods of other classes.
     """
-    return hasattr(World, action.kind) and action.kind not in (*PEOPLE, "use_one_loop")
+    is_of_machines = hasattr(World, action.kind) or hasattr(ClaimFaults, action.kind)
+    return is_of_machines and action.kind not in (*PEOPLE, "use_one_loop")

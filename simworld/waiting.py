@@ -218,11 +218,11 @@ def usable_gpus(world: "World", node: SimulatedNode, ended_after: float = math.i
 
 
 def healthy_gpus(node: SimulatedNode) -> list[BoxGpu]:
-    """GPUs of a node that are not lost for good: in a quiet world, all faults of the others are over.
+    """GPUs of a node that are neither lost for good nor fenced: in a quiet world, all faults of the others are over.
 
     The agent is not asked. One that took each GPU for unhealthy would break no promise otherwise.
     """
-    return [gpu for gpu in node.box.gpus if gpu.uuid not in node.lost]
+    return [gpu for gpu in node.box.gpus if gpu.uuid not in node.lost and gpu.uuid not in node.fenced]
 
 
 def _take(left: Counter[str], living: Living) -> None:

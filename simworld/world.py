@@ -16,6 +16,7 @@ from gpuscheduler.core.jobs.commit import commit_text
 from gpuscheduler.core.pod_facts import COMMIT_ANNOTATION
 from simworld import checker
 from simworld.claim_checker import ClaimChecker
+from simworld.claim_faults import ClaimFaults
 from simworld.claim_people import ClaimPeople
 from simworld.history import ALLOCATION, CORES, INIT, MEMORY, SIDECAR, WHOLE, History, Living, mixed_modes
 from simworld.job_checks import JobChecks
@@ -128,6 +129,7 @@ class World:
             decided=self._job_checks.check_reserved,
         )
         self.claims = ClaimPeople(self)
+        self.claim_faults = ClaimFaults(self)
         self._claim_checker = ClaimChecker(self)
         self.history.start_checks.append(self._on_lost_gpus)
         self.history.start_checks.append(self._in_one_mode)
@@ -209,7 +211,7 @@ class World:
         is_about_claims = hasattr(self.claims, action.kind)
         if self.api.is_away and (is_about_claims or action.kind in PEOPLE):
             return  # they get no answer
-        actors = (self.claims, self.jobs)
+        actors = (self.claims, self.claim_faults, self.jobs)
         actor = next((actor for actor in actors if hasattr(actor, action.kind)), self)
         act: Callable[..., None] = getattr(actor, action.kind)
         act(*action.args)
@@ -324,8 +326,10 @@ class World:
 
     def _on_lost_gpus(self, living: Living) -> Iterator[str]:
         """The promise that a container breaks by starting on a GPU that was lost before."""
+        # A monitor looks at GPUs in any condition.
+        used = sorted(self._claim_checker.used_gpus(living))
         for node in self.nodes:
-            for uuid in living.gpus:
+            for uuid in used:
                 lost_at = node.lost_at.get(uuid, math.inf)
                 if kernel().now - lost_at > NOTICED_S:
                     yield f"{self.history.name(living.pod_uid)} starts on GPU {uuid}, which is lost"
@@ -543,7 +547,7 @@ class World:
             self.api.objects.patch(("pods", meta["namespace"], meta["name"]), "", patch, strategic=False)
 
     def set_mode(self, which: int, mode: str) -> None:
-        node = self._some_node(which)
+        node = self.node_of(which)
         self.history.note("operator", f"labels {node.name} {mode}")
         patch: Json = {"metadata": {"labels": {MODE_LABEL: mode}}}
         self.api.objects.patch(("nodes", "", node.name), "", patch, strategic=False)
@@ -556,7 +560,7 @@ class World:
             if not self.api.is_away:
                 self.set_mode(which, self.scenario.mode)
 
-        self._later(seconds, change_back)
+        self.end_fault_in(seconds, change_back)
 
     def _new_pod(self, resource: str, amount: int, cores: int, containers: int) -> Json:
         self._pods += 1
@@ -633,22 +637,23 @@ class World:
         pods = self._pods_of_people()
         return pods[which % len(pods)] if pods else None
 
-    def _some_node(self, which: int) -> SimulatedNode:
+    def node_of(self, which: int) -> SimulatedNode:
+        """The node that the number of an action means."""
         return self.nodes[which % len(self.nodes)]
 
     # -- faults ---------------------------------------------------------------------------------------------------
 
     def restart_agent(self, which: int, away_s: float) -> None:
-        node = self._some_node(which)
+        node = self.node_of(which)
         self.history.note(f"{node.name} agent", f"is killed, for {away_s:g} s")
         node.kill_agent()
-        self._later(away_s, node.start_agent)
+        self.end_fault_in(away_s, node.start_agent)
 
     def restart_kubelet(self, which: int, away_s: float) -> None:
-        node = self._some_node(which)
+        node = self.node_of(which)
         self.history.note(f"{node.name} kubelet", f"is killed, for {away_s:g} s")
         node.kill_kubelet()
-        self._later(away_s, node.start_kubelet)
+        self.end_fault_in(away_s, node.start_kubelet)
 
     def use_one_loop(self) -> None:
         """Kubelets learn of pods only between two admissions, as real ones do."""
@@ -657,7 +662,7 @@ class World:
 
     def lose_reservations(self, which: int) -> None:
         """A kubelet starts that forgets what it reserves if it is asked for a list meanwhile, as real ones do."""
-        self._some_node(which).loses_reservations = True
+        self.node_of(which).loses_reservations = True
         self.restart_kubelet(which, 0.0)
 
     def restart_both(self, which: int, away_s: float) -> None:
@@ -670,7 +675,7 @@ class World:
             return
         self.history.note(NAME, f"is killed, for {away_s:g} s")
         self._scheduler.kill()
-        self._later(away_s, self._scheduler.start)
+        self.end_fault_in(away_s, self._scheduler.start)
 
     def strike_scheduler(self, point: str, countdown: int, what: str, seconds: float) -> None:
         self.replicas.strike(point, countdown, what, seconds)
@@ -733,7 +738,7 @@ class World:
         kernel().spawn(edit, "tenant", self._people)
 
     def raise_xid(self, which: int, gpu: int, xid: int) -> None:
-        node = self._some_node(which)
+        node = self.node_of(which)
         index = gpu % self.scenario.gpus
         self.history.note(f"{node.name} driver", f"reports XID {xid} on GPU {index}")
         self._xids_on_their_way += 1
@@ -745,11 +750,13 @@ class World:
         kernel().spawn(report, "xid", self._people)
 
     def lose_gpu(self, which: int, gpu: int, _xid: int) -> None:
-        node = self._some_node(which)
+        node = self.node_of(which)
         index = gpu % self.scenario.gpus
         self.history.note(f"{node.name} driver", f"loses GPU {index}")
         node.driver.simulator.lose(index)
-        node.lost_at.setdefault(node.box.gpus[index].uuid, kernel().now)
+        uuid = node.box.gpus[index].uuid
+        node.lost_at.setdefault(uuid, kernel().now)
+        node.ever_lost.add(uuid)
         self._after(30.0, lambda: self._restore(node, index))
 
     def _restore(self, node: SimulatedNode, index: int) -> None:
@@ -760,27 +767,28 @@ class World:
 
     def break_gpu(self, which: int, gpu: int, _xid: int) -> None:
         """A GPU is lost for good: it is not repaired, and the others go on."""
-        node = self._some_node(which)
+        node = self.node_of(which)
         index = gpu % self.scenario.gpus
         self.history.note(f"{node.name} driver", f"loses GPU {index} for good")
         node.driver.simulator.lose(index)
         uuid = node.box.gpus[index].uuid
         node.lost[uuid] = kernel().now
+        node.ever_lost.add(uuid)
         node.lost_at.setdefault(uuid, kernel().now)
 
     def hang_driver(self, which: int, seconds: float) -> None:
-        node = self._some_node(which)
+        node = self.node_of(which)
         function = "nvmlDeviceGetMemoryInfo"
         self.history.note(f"{node.name} driver", f"hangs in {function} for {seconds:g} s")
         node.driver.simulator.hang(function)
-        self._later(seconds, node.driver.simulator.unhang)
+        self.end_fault_in(seconds, node.driver.simulator.unhang)
 
     def stop_api(self, seconds: float) -> None:
         if self.api.ended:
             return
         self.history.note("api server", f"is away for {seconds:g} s")
         self.api.stop()
-        self._later(seconds, self.start_api)
+        self.end_fault_in(seconds, self.start_api)
 
     def start_api(self) -> None:
         if self.api.ended:
@@ -789,17 +797,17 @@ class World:
     def pause_api(self, seconds: float) -> None:
         self.history.note("api server", f"answers nothing for {seconds:g} s")
         self.api.pause()
-        self._later(seconds, self.api.resume)
+        self.end_fault_in(seconds, self.api.resume)
 
     def silence_api(self, seconds: float) -> None:
         self.history.note("api server", f"says nothing on its watches for {seconds:g} s")
         self.api.silence()
-        self._later(seconds, self.api.resume)
+        self.end_fault_in(seconds, self.api.resume)
 
     def deny_pods(self, seconds: float) -> None:
         self.history.note("api server", f"forbids to patch pods for {seconds:g} s")
         self.api.deny("patch", "pods")
-        self._later(seconds, lambda: self.api.allow("patch", "pods"))
+        self.end_fault_in(seconds, lambda: self.api.allow("patch", "pods"))
 
     def deny_nodes(self, seconds: float) -> None:
         self.history.note("api server", f"forbids to patch nodes for {seconds:g} s")
@@ -810,14 +818,14 @@ class World:
             self.api.allow("patch", "nodes")
             self.api.allow("patch", "nodes/status")
 
-        self._later(seconds, allow)
+        self.end_fault_in(seconds, allow)
 
     def forbid(self, verb_and_resource: str, seconds: float) -> None:
         """A role lacks a right for a while."""
         verb, resource = verb_and_resource.split()
         self.history.note("api server", f"forbids to {verb} {resource} for {seconds:g} s")
         self.api.deny(verb, resource)
-        self._later(seconds, lambda: self.api.allow(verb, resource))
+        self.end_fault_in(seconds, lambda: self.api.allow(verb, resource))
 
     def step_clock(self, which: int, by_s: float) -> None:
         """The wall clock of a node, or of the machine of a replica, is set."""
@@ -829,20 +837,20 @@ class World:
 
     def slow_disk(self, which: int, most_s: float, seconds: float) -> None:
         """Each write to the disk of a node takes a while."""
-        node = self._some_node(which)
+        node = self.node_of(which)
         self.history.note(node.name, f"takes up to {most_s:g} s for each write to its disk, for {seconds:g} s")
         node.disk_s = most_s
 
         def speed_up() -> None:
             node.disk_s = 0.0
 
-        self._later(seconds, speed_up)
+        self.end_fault_in(seconds, speed_up)
 
     def slow_agents(self, most_s: float, seconds: float) -> None:
         """As priority and fairness do it: each new request of an agent waits."""
         self.history.note("api server", f"takes up to {most_s:g} s for each request of an agent, for {seconds:g} s")
         self.api.slow_s = most_s
-        self._later(seconds, self._speed_up)
+        self.end_fault_in(seconds, self._speed_up)
 
     def slow_lists(self, most_s: float, seconds: float) -> None:
         """Kubelets list what pods hold, and the answer comes so much later: what happens meanwhile is not in it."""
@@ -866,14 +874,14 @@ class World:
             for method in methods:
                 slow_answers.pop(method, None)
 
-        self._later(seconds, speed_up)
+        self.end_fault_in(seconds, speed_up)
 
     def press_disk(self, which: int, seconds: float, late_s: float) -> None:
         """A node runs out of disk space for a while: its kubelet rejects pods before it asks any plugin.
 
         It reports that so much later, because it writes a limited number of statuses a second.
         """
-        node = self._some_node(which)
+        node = self.node_of(which)
         node.periods.rejection = late_s
         self.history.note(f"{node.name} kubelet", f"rejects all pods for {seconds:g} s: the disk is full")
         node.has_disk_pressure = True
@@ -881,11 +889,11 @@ class World:
         def relieve() -> None:
             node.has_disk_pressure = False
 
-        self._later(seconds, relieve)
+        self.end_fault_in(seconds, relieve)
 
     def monitor(self, which: int, pause_s: float, seconds: float) -> None:
         """Another program lists what pods hold, again and again for a while, whatever kubelet is doing."""
-        node = self._some_node(which)
+        node = self.node_of(which)
         self.history.note(f"{node.name} monitor", f"lists kubelet's allocations every {pause_s:g} s for {seconds:g} s")
         node.run_monitor(pause_s, seconds)
 
@@ -929,7 +937,7 @@ class World:
         self.history.note("world", f"every process stands still for {seconds:g} s")
         kernel().now += seconds
 
-    def _later(self, seconds: float, act: Callable[[], object]) -> None:
+    def end_fault_in(self, seconds: float, act: Callable[[], object]) -> None:
         """End a fault of what stands between people and GPUs so much later."""
         self._faults_end_at = max(self._faults_end_at, kernel().now + seconds)
         self._after(seconds, act)

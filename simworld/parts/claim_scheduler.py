@@ -64,6 +64,7 @@ class SimulatedClaimScheduler(ClaimScheduler):
         linked: UIDs of the claims all of whose GPUs have to be linked.
         published: UUIDs of the GPUs of its node that the scheduler knew when it bound a pod, by the pod's UID, without
             those that a level of placement `spread` may hide from monitors.
+        slices_late_s: how late slices are known now, at most; 0 as usual.
     """
 
     def __init__(self, api: SimulatedApi, history: History, boxes: Mapping[str, Box]) -> None:
@@ -81,6 +82,7 @@ class SimulatedClaimScheduler(ClaimScheduler):
         self.used: dict[str, Mapping[str, Allocations]] = {}
         self.linked: set[str] = set()
         self.published: dict[str, frozenset[str]] = {}
+        self.slices_late_s = 0.0
 
     def start(self) -> None:
         kernel().spawn(self._follow_slices, "kube-scheduler slices", self._process)
@@ -93,6 +95,7 @@ class SimulatedClaimScheduler(ClaimScheduler):
             chance = kernel().chance
             most_s = LONG_LAG_S if chance.random() < LONG_LAG_SHARE else USUAL_LAG_S
             slices = self._objects.all("resourceslices")[0]
+            most_s = max(most_s, self.slices_late_s)
             kernel().sleep(chance.random() * most_s)
             self._known_slices = slices
 

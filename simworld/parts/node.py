@@ -68,6 +68,15 @@ class RecordingRuntime(Runtime):
         super().end_init(uid, name)
         self._history.ended_init(self._node, uid, name)
 
+    def lose_containers(self) -> None:
+        """A reboot: no container is left, and the folder of CDI specifications is empty."""
+        uids = {uid for uid, _ in self.containers} | self.sandboxes
+        for uid in sorted(uids):
+            super().kill(uid)
+            self._history.ended(self._node, uid)
+        for path in self.cdi_dir.glob("*"):
+            path.unlink()
+
     def kill(self, uid: str) -> None:
         seconds = self.ends_after()
         if seconds:
@@ -123,6 +132,8 @@ class SimulatedNode:
         agent: the agent that runs, or that ran last; None before the first one.
         lost: UUID of each GPU that is lost for good to the moment when it was.
         lost_at: the same for each GPU that is lost now, for good or for a while.
+        ever_lost: UUIDs of the GPUs that are lost now or were.
+        fenced: UUID of each GPU that an operator has fenced to the UIDs of the pods that ran on it at that moment.
         loses_reservations: whether the next kubelet forgets what it reserves if it is asked for a list meanwhile.
         has_disk_pressure: whether its kubelet rejects each pod before it asks any plugin.
         periods: how long its kubelet waits.
@@ -157,6 +168,8 @@ class SimulatedNode:
         self.lost: dict[str, float] = {}
         self._has_one_loop = False
         self.lost_at: dict[str, float] = {}
+        self.ever_lost: set[str] = set()
+        self.fenced: dict[str, frozenset[str]] = {}
         self.loses_reservations = False
         self.has_disk_pressure = False
         self.periods = Periods()
@@ -179,6 +192,11 @@ class SimulatedNode:
     def records(self) -> Path:
         """The agent's records of prepared claims."""
         return self._root / "state" / "claims"
+
+    @property
+    def fence_file(self) -> Path:
+        """Where an operator names GPUs that new pods do not get."""
+        return self._root / "fence.json"
 
     @property
     def has_kubelet(self) -> bool:
@@ -279,7 +297,7 @@ class SimulatedNode:
             cdi_dir=self.cdi_dir,
             state_dir=self._root / "state",
             kubeconfig=self._root / "kubeconfig",
-            fence_file=self._root / "fence.json",
+            fence_file=self.fence_file,
             http_address=None,
             allow_unisolated=True,
             gpu_sets=self.publishes_sets,

@@ -1,0 +1,64 @@
+"""Gates that go off, slices that come late, containers that end slowly, fences and reboots, in worlds with claims."""
+
+from simworld.claim_scenario import draw_small_world, draw_world
+from simworld.draw_circumstances import CIRCUMSTANCE_SEEDS, TAINTS_GATE, with_circumstance
+from simworld.draw_wider import WIDER_SEEDS
+from tests.unit.simworld.own_process import output_of
+
+KINDS = {"turn_gate_off", "delay_slices", "end_slowly", "fence_gpu", "reboot_node"}
+SEARCHED = 60
+"""Seeds in which all kinds are looked for: one of three worlds has claims, and one of four circumstances."""
+
+PLAY = """
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from simworld.runtime.replace import replace_machine
+replace_machine()
+from simworld.play import play
+from simworld.scenario import Action, Scenario
+share = ("gpu-share.gpuagent.io", 1, 8, 1)
+actions = (
+    Action(0.0, "end_slowly"),
+    Action(1.0, "create_claim_pod", share),
+    Action(4.0, "fence_gpu", (0, 0)),
+    Action(5.0, "delay_slices", (5.0, 10.0)),
+    Action(16.0, "reboot_node", (0, 1.0)),
+    Action(17.0, "turn_gate_off", ("DRADeviceTaints",)),
+    Action(18.0, "break_gpu", (0, 1, 0)),
+    Action(22.0, "create_claim_pod", share),
+)
+scenario = Scenario(1, ("1.36",), 3, "dra", True, 30.0, actions, has_claims=True)
+with TemporaryDirectory() as folder:
+    outcome = play(scenario, Path(folder))
+print(*outcome.story, sep="\\n")
+print(*outcome.broken, sep="\\n")
+"""
+
+
+def test_a_world_with_all_of_them_breaks_no_promise():
+    told = output_of(PLAY)
+    assert "operator           fences GPU 0 of node-1" in told
+    assert "follows slices up to 5 s late, for 10 s" in told
+    assert "node-1             boots, which takes 1 s" in told
+    assert "starts again with DRADeviceTaints off" in told
+    assert told.count("started claim-pod-1/main-0") == 2, "before and after the reboot"
+    assert "started claim-pod-2/main-0" in told
+    assert "BROKEN" not in told
+
+
+def test_the_worlds_of_former_seeds_stay_as_they_are():
+    for seed in range(WIDER_SEEDS, WIDER_SEEDS + 20):
+        scenario = draw_small_world(seed)
+        assert with_circumstance(scenario) is scenario
+
+
+def test_later_worlds_with_claims_have_each_of_them_and_a_node_in_mode_dra():
+    seeds = range(CIRCUMSTANCE_SEEDS, CIRCUMSTANCE_SEEDS + SEARCHED)
+    drawn = [*map(draw_world, seeds), *map(draw_small_world, seeds)]
+    with_claims = [scenario for scenario in drawn if scenario.has_claims]
+    kinds = {action.kind for scenario in with_claims for action in scenario.actions}
+    assert kinds >= KINDS
+    assert all(scenario.mode == "dra" for scenario in with_claims)
+    assert any(TAINTS_GATE in scenario.gates_off for scenario in with_claims)
+    without_claims = [scenario for scenario in drawn if not scenario.has_claims]
+    assert not any(action.kind in KINDS for scenario in without_claims for action in scenario.actions)
