@@ -9,7 +9,7 @@ from gpuagent.domain.sharing.mode import MODE_LABEL
 from gpuagent.domain.status.problems import problems
 from gpuagent.simulation.boxes import BoxGpu
 from simworld.history import CORES, MEMORY, WHOLE, Living
-from simworld.parts.amounts import ENDED, free_amounts, lasting_containers, limits
+from simworld.parts.amounts import ENDED, free_amounts, has_claims, lasting_containers, limits
 from simworld.parts.node import SimulatedNode
 from simworld.waiting import healthy_gpus, usable_gpus
 from standin.api.objects import Json
@@ -42,7 +42,7 @@ def check_quiet(world: "World") -> None:
         _check_books(world, node)
         _check_ended(world, node)
     for pod in world.api.objects.peek("pods"):
-        if not pod["spec"].get("resourceClaims"):  # `claim_checker` has the others
+        if not has_claims(pod):  # `claim_checker` has the others
             _check_pod(world, pod)
     for job, uids in world.history.gangs.items():
         _check_gang(world, job, uids)

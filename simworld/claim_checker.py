@@ -18,7 +18,7 @@ from simworld.claim_grants import (
 )
 from simworld.history import Living
 from simworld.linked_gpus import are_linked, gpus_of, is_set, wrong_sets
-from simworld.parts.amounts import ENDED
+from simworld.parts.amounts import ENDED, has_claims
 from simworld.parts.claim_scheduler import SHARERS, Allocations, Part
 from simworld.parts.node import SimulatedNode
 from simworld.runtime.kernel import kernel
@@ -221,7 +221,7 @@ class ClaimChecker:
             )
 
     def _pods(self) -> list[Json]:
-        return [pod for pod in self._world.api.objects.peek("pods") if pod["spec"].get("resourceClaims")]
+        return [pod for pod in self._world.api.objects.peek("pods") if has_claims(pod)]
 
     def _check_pod(self, pod: Json) -> None:
         """A bound pod runs, or says why not: others have its GPU, the GPU is lost, or its node has left mode dra."""
@@ -323,6 +323,18 @@ class ClaimChecker:
             # Kubelet has a claim prepared also if no container names it.
             claims.update(self._world.claims.scheduler.allocated.get(container.pod_uid, {}))
         return claims
+
+    def new_gpus(self, living: Living) -> set[str]:
+        """UUIDs of the GPUs that a container that starts uses, and that its node has not prepared for another pod.
+
+        A monitor looks at GPUs in any condition. And kubelet asks no driver about a claim that it has prepared already.
+        """
+        users = _users_of_claims(self._node(living.node))
+        prepared: set[str] = set()
+        for claim, parts in self._allocations(living).items():
+            if users.get(claim, set()) - {living.pod_uid}:
+                prepared.update(part.uuid for part in parts)
+        return self.used_gpus(living) - prepared
 
     def used_gpus(self, living: Living) -> set[str]:
         """UUIDs of the GPUs that a container uses: those that it only watches are free for others."""

@@ -6,6 +6,8 @@ from typing import TYPE_CHECKING
 
 from gpuagent.domain.sharing.mode import PLACEMENT_LABEL
 from simworld.claim_shapes import SET_CLASS, SHARE_CLASS, Amount, Shape, devices_of, shape_of, share
+from simworld.history import WHOLE
+from simworld.parts.amounts import BY_CLASS, has_claims
 from simworld.parts.claim_scheduler import SimulatedClaimScheduler
 from simworld.runtime.kernel import kernel
 from standin.api.objects import Json
@@ -74,6 +76,25 @@ class ClaimPeople:
         pod = self._new_pod(device_class, count, gib, 1)
         self._world.end_later(pod, seconds)
 
+    def create_pod_by_class(self, count: int, containers: int, seconds: float) -> None:
+        """A pod with whole GPUs in its limits, for which the scheduler makes a claim. With 0 seconds, it never ends."""
+        self._pods += 1
+        amounts = {WHOLE: str(count)}
+        resources = {"limits": amounts, "requests": amounts}
+        body: Json = {
+            "metadata": {"name": f"claim-pod-{self._pods}"},
+            "spec": {
+                "schedulerName": BY_CLASS,
+                "containers": [
+                    {"name": f"main-{number}", "image": "work", "resources": resources} for number in range(containers)
+                ],
+            },
+            "status": {"phase": "Pending"},
+        }
+        pod = self._create_body(body, f"{containers} x {count} {WHOLE} by the class")
+        if seconds:
+            self._world.end_later(pod, seconds)
+
     def create_shaped_claim_pod(self, shape: str, gib: int, cores: int, seconds: float) -> None:
         """A pod of one of the shapes of `claim_shapes`; it ends by itself after the seconds, or with 0 never."""
         self._pods += 1
@@ -134,7 +155,7 @@ class ClaimPeople:
         self._create_with_template(name, device_class, count, gib, 1)
 
     def delete_claim_pod(self, which: int, grace_s: int) -> None:
-        pods = [pod for pod in self._objects.peek("pods") if pod["spec"].get("resourceClaims")]
+        pods = [pod for pod in self._objects.peek("pods") if has_claims(pod)]
         if pods:
             self._world.delete(pods[which % len(pods)], grace_s)
 
@@ -198,6 +219,10 @@ class ClaimPeople:
             },
             "status": {"phase": "Pending"},
         }
+        return self._create_body(body, asks)
+
+    def _create_body(self, body: Json, asks: str) -> Json:
+        name = body["metadata"]["name"]
         pod = self._objects.create("pods", "default", body)
         uid = pod["metadata"]["uid"]
         self._history.pods[uid] = name

@@ -5,7 +5,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 from simworld.claim_shapes import SHARE_CLASS, WHOLE_CLASS
-from simworld.draw_circumstances import with_circumstance
+from simworld.draw_circumstances import with_circumstance, with_pods_by_class
 from simworld.draw_claims import with_more_claims
 from simworld.draw_init import with_init_containers
 from simworld.draw_jobs import KINDS as JOB_KINDS
@@ -25,7 +25,7 @@ GATES = ("DRAConsumableCapacity", "DRADeviceTaints")
 def draw_world(seed: int) -> Scenario:
     """The scenario of a seed, with claims if it has some."""
     drawn = with_strikes_of_the_extender(with_more_claims(with_claims(draw(seed))))
-    return with_circumstance(with_wider_faults(with_many_nodes(drawn)))
+    return with_pods_by_class(with_circumstance(with_wider_faults(with_many_nodes(drawn))))
 
 
 def draw_small_world(seed: int) -> Scenario:
@@ -34,7 +34,8 @@ def draw_small_world(seed: int) -> Scenario:
         return draw_rushes(seed)
     scenario = with_strikes_of_the_extender(with_claims(draw_swarm(seed)))
     if scenario.has_claims:
-        return with_circumstance(with_wider_faults(with_more_claims(scenario, is_small=True)))
+        with_faults = with_circumstance(with_wider_faults(with_more_claims(scenario, is_small=True)))
+        return with_pods_by_class(with_faults)
     return with_wider_faults(with_init_containers(with_more_faults(scenario)))
 
 

@@ -13,6 +13,8 @@ from simworld.scenario import Action, Args, Scenario, add_actions, with_more
 
 CIRCUMSTANCE_SEEDS = 4_000_000
 """Seeds from this one on draw all of this. The worlds of those below stay as they are."""
+CLASS_SEEDS = 5_000_000
+"""Seeds from this one on draw also pods whose extended resources a DeviceClass serves."""
 TAINTS_GATE = "DRADeviceTaints"
 LATE_S = (2.0, 5.0, 8.0)
 """How late slices come at most. The agent counts on a scheduler that knows of them within 10 s."""
@@ -28,6 +30,16 @@ def with_circumstance(scenario: Scenario) -> Scenario:
     circumstance = chance.choice(_CIRCUMSTANCES)
     # In other modes, the node publishes nothing.
     return circumstance(replace(scenario, mode="dra"), chance)
+
+
+def with_pods_by_class(scenario: Scenario) -> Scenario:
+    """The scenario, in worlds with claims of the newest seeds with pods that get a claim for whole GPUs in limits."""
+    if not scenario.has_claims or scenario.seed < CLASS_SEEDS:
+        return scenario
+    chance = random.Random(f"{scenario.seed}/pods by class")
+    more: list[Action] = []
+    add_actions(more, chance, scenario.lasts_s, chance.choice((0.2, 0.5, 1.0)), [_pod_by_class])
+    return with_more(scenario, more)
 
 
 def _gate_that_is_off(scenario: Scenario, chance: random.Random) -> Scenario:
@@ -104,6 +116,10 @@ def _lost_for_good(chance: random.Random) -> tuple[str, Args]:
 
 def _whole_pod(chance: random.Random) -> tuple[str, Args]:
     return "create_claim_job_pod", (WHOLE_CLASS, chance.choice((1, 1, 2)), 0, chance.choice((3.0, 20.0)))
+
+
+def _pod_by_class(chance: random.Random) -> tuple[str, Args]:
+    return "create_pod_by_class", (chance.choice((1, 1, 2)), chance.choice((1, 1, 2)), chance.choice((0.0, 3.0, 20.0)))
 
 
 def _share_pod(chance: random.Random) -> tuple[str, Args]:

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from gpuagent.domain.sharing.mode import MODE_LABEL
-from simworld.parts.amounts import ENDED, limits
+from simworld.parts.amounts import ENDED, has_claims, limits
 from simworld.parts.node import SimulatedNode
 from simworld.runtime.kernel import kernel
 from simworld.waiting import RESOURCES, free_by_gpu, has_room_on
@@ -65,7 +65,7 @@ class RefusalChecks:
         pods = self._world.api.objects.peek("pods")
         pod = next((pod for pod in pods if pod["metadata"]["uid"] == uid), None)
         # Kubelet may admit a pod that was deleted meanwhile.
-        if pod is None or pod["spec"].get("resourceClaims"):
+        if pod is None or has_claims(pod):
             return
         node = next(node for node in self._world.nodes if node.name == node_name)
         if self._has_room(node, pod, pods):

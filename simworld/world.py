@@ -21,6 +21,7 @@ from simworld.claim_people import ClaimPeople
 from simworld.history import ALLOCATION, CORES, INIT, MEMORY, SIDECAR, WHOLE, History, Living, mixed_modes
 from simworld.job_checks import JobChecks
 from simworld.linked_gpus import linked_box
+from simworld.parts.amounts import has_claims
 from simworld.parts.amounts import limits as limits_of
 from simworld.parts.gpu_scheduler import NAME, GpuScheduler
 from simworld.parts.job_controllers import JobControllers
@@ -326,8 +327,7 @@ class World:
 
     def _on_lost_gpus(self, living: Living) -> Iterator[str]:
         """The promise that a container breaks by starting on a GPU that was lost before."""
-        # A monitor looks at GPUs in any condition.
-        used = sorted(self._claim_checker.used_gpus(living))
+        used = sorted(self._claim_checker.new_gpus(living))
         for node in self.nodes:
             for uuid in used:
                 lost_at = node.lost_at.get(uuid, math.inf)
@@ -491,7 +491,7 @@ class World:
         if pod is None:
             return
         # `_create` makes pods without claims, so a copy would not ask for what its original has.
-        if pod["spec"].get("resourceClaims"):
+        if has_claims(pod):
             return
         self.delete(pod, 0)
         limits = _limits(resource, amount, cores) if amount else dict(limits_of(pod))

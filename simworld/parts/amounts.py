@@ -9,11 +9,27 @@ ENDED = ("Succeeded", "Failed")
 """Phases of pods that hold nothing any more."""
 
 
+BY_CLASS = "kube-scheduler-of-claims"
+"""Scheduler of the pods for whose extended resources a DeviceClass has devices, so that they get a claim."""
+
+
+def has_claims(pod: Json) -> bool:
+    """Whether a pod has claims, or gets one for its extended resources."""
+    return bool(pod["spec"].get("resourceClaims")) or is_by_class(pod)
+
+
+def is_by_class(pod: Json) -> bool:
+    """Whether a pod gets a claim for its extended resources."""
+    return bool(pod["spec"].get("schedulerName") == BY_CLASS)
+
+
 def limits(pod: Json) -> Counter[str]:
     """Amounts that the pod's containers ask for at one time, as kube-scheduler counts them.
 
     An ordinary init container runs beside the sidecars before it, and gives back what it has.
     """
+    if is_by_class(pod):
+        return Counter()
     sidecars: Counter[str] = Counter()
     most: Counter[str] = Counter()
     for container in pod["spec"].get("initContainers") or ():

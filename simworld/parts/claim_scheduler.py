@@ -3,19 +3,20 @@
 The stand-in allocates. What it knows of ResourceSlices is behind, as an informer's knowledge is.
 """
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from gpuagent.domain.pods.quantity import amount
 from gpuagent.simulation.boxes import Box
-from simworld.claim_shapes import LINKED
-from simworld.history import History
+from simworld.claim_shapes import LINKED, WHOLE_CLASS
+from simworld.history import WHOLE, History
 from simworld.linked_gpus import gpus_of
+from simworld.parts.amounts import is_by_class
 from simworld.runtime.http import SimulatedApi
 from simworld.runtime.kernel import Process, kernel
 from standin.api.objects import Json
-from standin.scheduler.allocator import results
+from standin.scheduler.allocator import Devices, results
 from standin.scheduler.scheduler import LOOK_S, ClaimScheduler
 
 BACK_OFF_S = 1.0
@@ -122,18 +123,66 @@ class SimulatedClaimScheduler(ClaimScheduler):
         # Nothing that the stand-in reads is changed by it, and copies would take most of the time.
         return list(self._objects.peek(resource))
 
+    def _turn(self) -> None:
+        super()._turn()
+        for pod in self._all("pods"):
+            is_new = is_by_class(pod) and not pod["spec"].get("nodeName")
+            if is_new and "deletionTimestamp" not in pod["metadata"]:
+                self._try(pod, self._schedule_by_class)
+
     def _schedule(self, pod: Json) -> None:
+        self._try(pod, super()._schedule)
+
+    def _try(self, pod: Json, schedule: Callable[[Json], None]) -> None:
+        """Schedule a pod, as an event wakes it: something may have become free, and its back-off is over."""
         uid = pod["metadata"]["uid"]
-        # As an event wakes a pod: it is tried when something may have become free, and its back-off is over.
         seen = self._what_may_be_free()
         if self._seen_at_try.get(uid) == seen or kernel().now < self._not_before.get(uid, 0.0):
             return
-        super()._schedule(pod)
+        schedule(pod)
         if uid not in self.allocated:
             self._seen_at_try[uid] = seen
             tries = self._tries.get(uid, 0)
             self._tries[uid] = tries + 1
             self._not_before[uid] = kernel().now + min(LONGEST_BACK_OFF_S, BACK_OFF_S * 2**tries)
+
+    def _schedule_by_class(self, pod: Json) -> None:
+        """Make a claim for the whole GPUs in the limits of a pod, on a node whose device plugins have none.
+
+        Source: k8s.io/kubernetes v1.36.3, pkg/scheduler/framework/plugins/dynamicresources/extendeddynamicresources.go.
+        """
+        classes = {known["metadata"]["name"]: known for known in self._all("deviceclasses")}
+        claim = _claim_by_class(pod)
+        for node in self._all("nodes"):
+            name = node["metadata"]["name"]
+            allocatable = node["status"].get("allocatable") or {}
+            if int(allocatable.get(WHOLE, "0")):
+                continue
+            devices = Devices(self._slices(name), self._all("resourceclaims"))
+            allocated = devices.allocate(claim, classes)
+            if allocated:
+                self._bind_by_class(pod, name, claim, allocated)
+                return
+
+    def _bind_by_class(self, pod: Json, node: str, claim: Json, allocated: list[Json]) -> None:
+        """Write the claim, then the pod's status that names it, and then bind the pod."""
+        metadata = pod["metadata"]
+        created = self._objects.create("resourceclaims", metadata["namespace"], claim)
+        names = [request["name"] for request in claim["spec"]["devices"]["requests"]]
+        mappings = [
+            {"containerName": container["name"], "resourceName": WHOLE, "requestName": name}
+            for container, name in zip(pod["spec"]["containers"], names, strict=True)
+        ]
+        status = {"resourceClaimName": created["metadata"]["name"], "requestMappings": mappings}
+        self._update(pod, lambda now: now["status"].update(extendedResourceClaimStatus=status))
+        super()._bind(pod, node, [(created, allocated)])
+        self._note_bound(pod, node, [(created, allocated)])
+        uid = created["metadata"]["uid"]
+        parts = self.allocated[metadata["uid"]][uid]
+        self.used[metadata["uid"]] = {
+            mapped["containerName"]: {uid: tuple(part for part in parts if part.request == mapped["requestName"])}
+            for mapped in mappings
+        }
 
     def _what_may_be_free(self) -> tuple[int, int]:
         """Another value as soon as a claim has gone or has lost its allocation, or slices have changed."""
@@ -146,6 +195,17 @@ class SimulatedClaimScheduler(ClaimScheduler):
 
     def _bind(self, pod: Json, node: str, allocations: list[tuple[Json, list[Json]]]) -> None:
         super()._bind(pod, node, allocations)
+        self._note_bound(pod, node, allocations)
+        # The stand-in takes the claims in the order in which the pod names them.
+        uid = pod["metadata"]["uid"]
+        names = [reference["name"] for reference in pod["spec"]["resourceClaims"]]
+        by_name = dict(zip(names, self.allocated[uid].items(), strict=True))
+        self.used[uid] = {
+            container["name"]: _named_parts(container, by_name) for container in pod["spec"]["containers"]
+        }
+
+    def _note_bound(self, pod: Json, node: str, allocations: list[tuple[Json, list[Json]]]) -> None:
+        """Keep what a pod was bound with."""
         metadata = pod["metadata"]
         self._read_gpus()
         self.published[metadata["uid"]] = self._gpus_without_level(node)
@@ -153,12 +213,6 @@ class SimulatedClaimScheduler(ClaimScheduler):
             claim["metadata"]["uid"]: tuple(_parts(found, self._gpus)) for claim, found in allocations
         }
         self.linked.update(claim["metadata"]["uid"] for claim, _ in allocations if _is_linked(claim))
-        # The stand-in takes the claims in the order in which the pod names them.
-        names = [reference["name"] for reference in pod["spec"]["resourceClaims"]]
-        by_name = dict(zip(names, self.allocated[metadata["uid"]].items(), strict=True))
-        self.used[metadata["uid"]] = {
-            container["name"]: _named_parts(container, by_name) for container in pod["spec"]["containers"]
-        }
         devices = ", ".join(result["device"] for _, found in allocations for result in found)
         self._history.note("kube-scheduler", f"bound {metadata['name']} to {node} with {devices}")
 
@@ -197,6 +251,31 @@ class SimulatedClaimScheduler(ClaimScheduler):
         """UUIDs of the GPUs that the claims of a pod use. Those that they only watch are free for others."""
         claims = self.allocated.get(pod_uid, {})
         return {part.uuid for parts in claims.values() for part in parts if not part.watches}
+
+
+def _claim_by_class(pod: Json) -> Json:
+    """The claim for the whole GPUs in the limits of a pod's containers."""
+    requests = []
+    for number, container in enumerate(pod["spec"]["containers"]):
+        count = int(container["resources"]["limits"][WHOLE])
+        exactly = {"deviceClassName": WHOLE_CLASS, "count": count}
+        requests.append({"name": f"container-{number}-request-0", "exactly": exactly})
+    metadata = pod["metadata"]
+    owner = {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "name": metadata["name"],
+        "uid": metadata["uid"],
+        "controller": True,
+    }
+    return {
+        "metadata": {
+            "generateName": f"{metadata['name']}-extended-resources-",
+            "ownerReferences": [owner],
+            "annotations": {"resource.kubernetes.io/extended-resource-claim": "true"},
+        },
+        "spec": {"devices": {"requests": requests}},
+    }
 
 
 def _is_linked(claim: Json) -> bool:

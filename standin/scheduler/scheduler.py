@@ -165,13 +165,20 @@ class ClaimScheduler:
 
 
 def claim_names(pod: Json) -> list[str]:
-    """Names of the ResourceClaims that a pod has by now."""
+    """Names of the ResourceClaims that a pod has by now; the one for its extended resources is last."""
     made = {
         one["name"]: one.get("resourceClaimName")
         for one in (pod.get("status") or {}).get("resourceClaimStatuses") or ()
     }
     named = [one.get("resourceClaimName") or made.get(one["name"]) for one in pod["spec"].get("resourceClaims") or ()]
-    return [name for name in named if name]
+    extended = extended_claim(pod).get("resourceClaimName")
+    return [name for name in (*named, extended) if name]
+
+
+def extended_claim(pod: Json) -> Json:
+    """The claim that kube-scheduler made for a pod's extended resources, and which container has which request."""
+    status: Json = (pod.get("status") or {}).get("extendedResourceClaimStatus") or {}
+    return status
 
 
 def _lives(pod: Json | None) -> bool:

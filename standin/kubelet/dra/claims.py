@@ -14,7 +14,7 @@ from standin.kubelet.dra.periods import Periods
 from standin.kubelet.dra.registry import DriverRegistry
 from standin.kubelet.pods import StartError
 from standin.scheduler.allocator import results
-from standin.scheduler.scheduler import claim_names
+from standin.scheduler.scheduler import claim_names, extended_claim
 
 
 class ClaimError(Exception):
@@ -114,7 +114,8 @@ class Claims:
         with self._infos.lock:
             for claim, name, request in self._named(pod, container):
                 info = self._infos.infos.get((namespace, claim))
-                if info is None:
+                # A real kubelet says nothing about extended resources either.
+                if info is None or not name:
                     continue
                 resource = f"claim:{name}/{request}" if request else f"claim:{name}"
                 statuses[resource] = [*self._healths.entries(info.drivers, request)]
@@ -132,12 +133,16 @@ class Claims:
 
     @staticmethod
     def _named(pod: Json, container: Json) -> Iterator[tuple[str, str, str]]:
-        """What a container names: a claim, the pod's name for it, and a request of it (may be empty)."""
+        """What a container names: a claim, the pod's name for it, and a request of it. The last two may be empty."""
         names = [reference["name"] for reference in pod["spec"].get("resourceClaims", ())]
-        claims = dict(zip(names, claim_names(pod), strict=True))
+        claims = dict(zip(names, claim_names(pod), strict=False))
         for named in (container.get("resources") or {}).get("claims") or ():
             name = named["name"]
             yield claims[name], name, named.get("request", "")
+        extended = extended_claim(pod)
+        for mapped in extended.get("requestMappings") or ():
+            if mapped["containerName"] == container["name"]:
+                yield extended["resourceClaimName"], "", mapped["requestName"]
 
     def _checked(self, pod: Json, name: str) -> tuple[ClaimInfo, list[Driver]]:
         """The claim and its drivers, before anything is changed."""

@@ -14,7 +14,7 @@ from standin.kubelet.dra.cdi import edited
 from standin.kubelet.dra.claims import ClaimError, Claims
 from standin.kubelet.dra.periods import JITTER, Periods
 from standin.kubelet.pods import Admission, Container, Granted, Pod, StartError
-from standin.scheduler.scheduler import claim_names
+from standin.scheduler.scheduler import claim_names, extended_claim
 
 LOOK_S = 0.5
 _ENDED = ("Succeeded", "Failed")
@@ -117,6 +117,7 @@ class PodWorkers:
         self._workers: dict[str, threading.Thread] = {}
         # Kubelet knows pods that have ended until they are deleted, and up to 1.33 it lists them.
         self._over: dict[str, Pod] = {}
+        self._ending_orphans: set[str] = set()
         self._thread = threading.Thread(target=self._run, name="standin-pods", daemon=True)
 
     def start(self) -> None:
@@ -192,8 +193,14 @@ class PodWorkers:
         Their claims are unprepared at the next look for claims of pods that are gone.
         """
         running = {uid for uid, _ in list(self._runtime.containers)} | self._runtime.sandboxes
-        for uid in running.difference(active, self._workers):
-            self._runtime.kill(uid)
+        for uid in sorted(running.difference(active, self._workers, self._ending_orphans)):
+            self._ending_orphans.add(uid)
+            # They end all at the same time, and kubelet admits pods meanwhile.
+            threading.Thread(target=self._kill_orphan, args=(uid,), name="standin-orphan", daemon=True).start()
+
+    def _kill_orphan(self, uid: str) -> None:
+        self._runtime.kill(uid)
+        self._ending_orphans.discard(uid)
 
     def _wait(self, last: int, until: float) -> int:
         """Wait for a change after version `last`, for `stop`, or until it is time; the version then."""
@@ -385,11 +392,14 @@ def _conditions(pod: Json, sandbox: str) -> list[Json]:
 
 
 def kubelets_pod(pod: Json) -> Pod:
-    """A pod of the API server as kubelet's device manager sees it."""
+    """A pod of the API server as kubelet's device manager sees it: without what a claim is for."""
+    mappings = extended_claim(pod).get("requestMappings") or ()
+    by_claim = {(mapped["containerName"], mapped["resourceName"]) for mapped in mappings}
 
     def limits(container: Json) -> dict[str, Any]:
         found = (container.get("resources") or {}).get("limits") or {}
-        return {name: int(amount) for name, amount in found.items() if "/" in name}
+        amounts = {name: int(amount) for name, amount in found.items() if "/" in name}
+        return {name: amount for name, amount in amounts.items() if (container["name"], name) not in by_claim}
 
     meta = pod["metadata"]
     init_containers = tuple(

@@ -1,7 +1,13 @@
 """Gates that go off, slices that come late, containers that end slowly, fences and reboots, in worlds with claims."""
 
 from simworld.claim_scenario import draw_small_world, draw_world
-from simworld.draw_circumstances import CIRCUMSTANCE_SEEDS, TAINTS_GATE, with_circumstance
+from simworld.draw_circumstances import (
+    CIRCUMSTANCE_SEEDS,
+    CLASS_SEEDS,
+    TAINTS_GATE,
+    with_circumstance,
+    with_pods_by_class,
+)
 from simworld.draw_wider import WIDER_SEEDS
 from tests.unit.simworld.own_process import output_of
 
@@ -62,3 +68,46 @@ def test_later_worlds_with_claims_have_each_of_them_and_a_node_in_mode_dra():
     assert any(TAINTS_GATE in scenario.gates_off for scenario in with_claims)
     without_claims = [scenario for scenario in drawn if not scenario.has_claims]
     assert not any(action.kind in KINDS for scenario in without_claims for action in scenario.actions)
+
+
+BY_CLASS = """
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from simworld.runtime.replace import replace_machine
+replace_machine()
+from simworld.play import play
+from simworld.scenario import Action, Scenario
+actions = (
+    Action(1.0, "create_pod_by_class", (1, 2, 0.0)),
+    Action(2.0, "create_pod_by_class", (2, 1, 3.0)),
+    Action(4.0, "restart_agent", (0, 1.0)),
+    Action(6.0, "restart_kubelet", (0, 1.0)),
+    Action(10.0, "delete_claim_pod", (0, 0)),
+)
+scenario = Scenario(1, ("1.36",), 3, "dra", True, 14.0, actions, has_claims=True)
+with TemporaryDirectory() as folder:
+    outcome = play(scenario, Path(folder))
+print(*outcome.story, sep="\\n")
+print(*outcome.broken, sep="\\n")
+"""
+
+
+def test_pods_with_gpus_in_their_limits_get_a_claim_and_the_gpus_of_its_requests():
+    told = output_of(BY_CLASS)
+    assert "creates claim-pod-1 (" in told
+    assert "2 x 1 aliyun.com/gpu by the class" in told
+    assert "started claim-pod-1/main-0: nothing on GPU-" in told
+    assert "started claim-pod-1/main-1: nothing on GPU-" in told
+    # Three GPUs have no room for it before the first pod is gone.
+    assert told.index("ended claim-pod-1") < told.index("started claim-pod-2/main-0")
+    assert "BROKEN" not in told
+
+
+def test_newest_worlds_with_claims_have_pods_that_get_a_claim_for_their_limits():
+    seeds = range(CLASS_SEEDS, CLASS_SEEDS + 20)
+    with_claims = [scenario for scenario in map(draw_small_world, seeds) if scenario.has_claims]
+    kinds = {action.kind for scenario in with_claims for action in scenario.actions}
+    assert "create_pod_by_class" in kinds
+    for seed in range(CIRCUMSTANCE_SEEDS, CIRCUMSTANCE_SEEDS + 20):
+        scenario = draw_small_world(seed)
+        assert with_pods_by_class(scenario) is scenario
