@@ -164,6 +164,11 @@ def a_refused_binding_of_a_job_gives_its_place_away() -> None:
     put(bindings.Bindings, "answered", and_ended)
 
 
+def an_unseen_pod_joins_those_that_run() -> None:
+    """As it was: a pod that the watch has not shown starts beside pods of its job that may be gone."""
+    put(jobs.Jobs, "_not_shown", lambda *_: "")
+
+
 FAULTS = (
     j4_members_that_have_succeeded_are_missed,
     jobs_of_all_namespaces_are_one,
@@ -183,4 +188,5 @@ FAULTS = (
     a_written_plan_is_believed,
     labels_of_running_pods_count,
     a_refused_binding_of_a_job_gives_its_place_away,
+    an_unseen_pod_joins_those_that_run,
 )

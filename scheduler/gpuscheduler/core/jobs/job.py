@@ -164,6 +164,12 @@ class Job:
         return wanted is not None and self.there >= wanted
 
     @property
+    def has_started(self) -> bool:
+        """Whether pods count that run or have ended. Those that come now replace members, or are added."""
+        members = self.members
+        return members.any_bound or members.ended_before(failed=self.alone) > 0
+
+    @property
     def there(self) -> int:
         """How many pods are there. If some come again, those that have ended are there, too."""
         members = self.members

@@ -88,6 +88,7 @@ class Jobs:
         self._recovery = Recovery(self._jobs, self._planning, self._due_jobs, self._broken_jobs)
         self._ended: dict[str, JobKey] = {}
         self._early = EarlyCalls()
+        self._not_shown_before = EarlyCalls()
         self._early_victim_calls = EarlyVictimCalls()
         self.actions = self._planning.actions
 
@@ -169,6 +170,10 @@ class Jobs:
         is_other_reason = job.plan is None and _outlook(job) != before
         if is_new and self._planning.ready and is_other_reason:
             self.actions += _nudges_of(job, besides=pod.uid)
+        waited_for_watch = self._not_shown_before.take(pod.uid)
+        if waited_for_watch and job.place_of(pod.uid) is None:
+            # It waits for another reason now. A plan wakes its pods.
+            self.actions += nudges([pod])
         if was_there and job.members.unknown != unknown_before and job.plan is None:
             # The object that has the number of pods came or went, so each pod has another reason.
             self.actions += _nudges_of(job)
@@ -263,7 +268,7 @@ class Jobs:
         names: Collection[str],
         now: float,
     ) -> FilterAnswer:
-        why = job.problem() or self._missing(job, pod)
+        why = job.problem() or self._missing(job, pod) or self._not_shown(job, pod)
         if why:
             return _refused(job, names, why)
         place = self._planning.place(job, pod, names, now)
@@ -278,6 +283,19 @@ class Jobs:
         # kube-scheduler looks at a part of the nodes of a large cluster, and at a nominated one first.
         self._planning.nominations.nominate(job, pod, node)
         return _refused(job, names, f"planned on node {node}, which kube-scheduler tries next")
+
+    def _not_shown(self, job: Job, pod: PodFacts) -> str:
+        """Why a pod waits that would join pods that run, and that the watch has not shown; empty if it need not.
+
+        These pods may be gone by now, as if Kueue had evicted the job and its pods came again. Then this pod would
+        start alone. The watch shows that they are gone before it shows the pod.
+        """
+        is_shown = pod.uid in self._pods
+        joins_others = job.has_started and job.place_of(pod.uid) is None
+        if is_shown or not joins_others:
+            return ""
+        self._not_shown_before.add(pod.uid)
+        return "the watch of gpuscheduler has not shown this pod yet, so those of the job that run may be gone"
 
     def bind(self, pod: PodFacts, node: str, now: float) -> Choice | BindWait | BindRefused:
         """The GPUs of a member whose job is complete in bind and written; otherwise it waits."""
