@@ -45,6 +45,7 @@ class KubeletQuery:
     """Queries kubelet for one call, and records which pods kubelet lists without devices.
 
     Attributes:
+        snap: the snapshot with which the call began.
         unanswered: kubelet has not answered the last query.
     """
 
@@ -58,7 +59,7 @@ class KubeletQuery:
     ) -> None:
         self._kubelet = kubelet
         self._state = state
-        self._snap = snap
+        self.snap = snap
         self._listing = listing
         self.unanswered = False
 
@@ -67,7 +68,7 @@ class KubeletQuery:
         self.unanswered = listed is None
         if listed:
             # If this call is refused, kubelet is done with all of them: it never admits them again.
-            self._state.begun(_without_devices(listed, self._snap))
+            self._state.begun(_without_devices(listed, self.snap))
         return listed
 
 
@@ -131,7 +132,7 @@ class ContainerSearch:
             if newer:
                 return self._among_newer(request, requester, query, newer, certainly=certainly)
             return requester if snap.schedulers.assumed else _without_decision(requester)
-        shown = self._read_pods(unread)
+        shown = self._read_pods(unread, snap)
         if shown is None and not was_silent:
             # The watch may have shown the pod while an overloaded API server let the read wait.
             occupancy = self._state.occupancy()
@@ -182,7 +183,7 @@ class ContainerSearch:
         certainly: bool,
     ) -> Requester:
         """The requester after these pods were read. A static one is not at the API server, and has no decision."""
-        shown = self._read_pods(newer if len(newer) <= MOST_FETCHED else None)
+        shown = self._read_pods(newer if len(newer) <= MOST_FETCHED else None, query.snap)
         occupancy = self._state.occupancy()
         if shown is None:
             # The watch may have shown them while an overloaded API server let the read wait.
@@ -207,15 +208,34 @@ class ContainerSearch:
             return None
         return ()
 
-    def _read_pods(self, pods: Collection[PodName] | None) -> frozenset[str] | None:
-        """Read these pods, or all, and wait for the snapshot that has them. Returns the UIDs; None if it took long."""
+    def _read_pods(self, pods: Collection[PodName] | None, snap: Snapshot) -> frozenset[str] | None:
+        """Read these pods, or all, and wait for the snapshot that has them. Returns the UIDs; None if it took long.
+
+        `snap` is the snapshot that lacks them.
+        """
         until = self._state.clock() + WAIT_S
         uids = self._fetch(pods, WAIT_S)
         if uids is None:
+            # The read may have failed at once, or an earlier one waits for its answer. The watch may be quicker.
+            self._wait_for_watch(pods, snap, until)
             return None
         remaining_s = until - self._state.clock()
         was_shown = self._state.wait(lambda snap: uids <= {pod.uid for pod in snap.pods}, remaining_s)
         return uids if was_shown else None
+
+    def _wait_for_watch(self, pods: Collection[PodName] | None, snap: Snapshot, until: float) -> None:
+        """Wait until the watch shows these pods, which `snap` lacks. A watch that is broken costs no call anything."""
+        if pods is None or not snap.pod_list.watched:
+            return
+        former = {pod.uid for pod in snap.pods}
+
+        def are_shown(newer: Snapshot) -> bool:
+            seen = [pod for pod in newer.pods if pod.name in pods]
+            # Those whose names are known already may have been taken by others.
+            has_new = any(pod.uid not in former for pod in seen)
+            return has_new and {pod.name for pod in seen} >= set(pods)
+
+        self._state.wait(are_shown, until - self._state.clock())
 
     def _unseen_pods(self, occupancy: Occupancy, query: KubeletQuery) -> list[PodName] | None:
         """Pods that kubelet lists without devices and that the agent has not seen. The request is for one of them.

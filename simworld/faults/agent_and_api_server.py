@@ -43,6 +43,11 @@ def a_new_list_adds_to_the_former_one() -> None:
     put(NodePods, "listed", merged)
 
 
+def a_pod_that_came_and_went_at_once_was_never_there() -> None:
+    """As it was: of the changes of one moment, only the last state is shown."""
+    put(NodePods, "_keep_first_sight", lambda *_: None)
+
+
 def a_failed_write_is_done() -> None:
     """A patch that the API server did not take is never sent again."""
     attempt = AnnotationWriter.attempt
@@ -108,6 +113,7 @@ def a_node_patch_that_fails_is_lost() -> None:
 FAULTS = (
     an_outdated_watch_goes_on_from_now,
     a_new_list_adds_to_the_former_one,
+    a_pod_that_came_and_went_at_once_was_never_there,
     a_failed_write_is_done,
     a_conflict_is_overwritten,
     a_tenants_annotations_are_left,

@@ -160,6 +160,11 @@ def unseen_pods_are_not_read() -> None:
     put(ContainerSearch, "_pods_to_read", lambda *_: ())
 
 
+def a_read_without_an_answer_refuses_later_pods() -> None:
+    """As it was: while one read of a pod waits for its answer, pods that the watch shows a moment later are refused."""
+    put(ContainerSearch, "_wait_for_watch", lambda *_: None)
+
+
 def nobody_waits_for_the_pods() -> None:
     """Calls are answered before the first list of pods, which has the schedulers' decisions."""
     put(allocator_state, "FIRST_PODS_S", 0.0)
@@ -188,6 +193,7 @@ FAULTS = (
     an_unhealthy_gpu_is_sold,
     units_that_kubelet_offers_are_free,
     unseen_pods_are_not_read,
+    a_read_without_an_answer_refuses_later_pods,
     nobody_waits_for_the_pods,
     units_of_unnamed_containers_are_nobodys,
 )

@@ -246,6 +246,38 @@ def test_a_pod_that_the_watch_shows_while_the_api_server_answers_no_read_gets_wh
     assert at(kubelet, "late") == [3]
 
 
+def test_a_pod_is_waited_for_while_an_earlier_read_has_no_answer(monkeypatch):
+    """Such as one whose connection was lost. The watch is a moment late, and the pod must not pay for the other one."""
+    served = decided("served", 0)
+    kubelet = kubelet_with(served)
+    serve(kubelet, "served")
+    kubelet.unseen = None
+    wait = allocator_state.AllocatorState.wait
+
+    def show_meanwhile(state, condition, timeout_s):
+        if kubelet.fetches:
+            kubelet.pods(served, decided("late", 3, second=1))
+        return wait(state, condition, timeout_s)
+
+    monkeypatch.setattr(allocator_state.AllocatorState, "wait", show_meanwhile)
+    serve(kubelet, "late")
+    assert at(kubelet, "late") == [3]
+
+
+@pytest.mark.parametrize("watch", ["works", "is broken"])
+def test_only_a_watch_that_works_is_waited_for(watch, monkeypatch):
+    kubelet = kubelet_with(decided("served", 0))
+    serve(kubelet, "served")
+    kubelet.unseen = None
+    if watch == "is broken":
+        kubelet.node.send(ev.ApiUnavailable("503", 0.0, "pods"))
+        kubelet.publish()
+    waits = []
+    monkeypatch.setattr(allocator_state.AllocatorState, "wait", lambda *_: waits.append(1))
+    assert kubelet.refusal(lambda: serve(kubelet, "late")).reason is Reason.UNKNOWN_POD
+    assert bool(waits) is (watch == "works")
+
+
 def test_where_no_scheduler_decides_pods_that_are_not_seen_cost_a_query_every_few_seconds():
     kubelet = kubelet_with(pod_json("served", {MEM: 4}))
     serve(kubelet, "served")
