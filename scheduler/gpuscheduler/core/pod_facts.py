@@ -252,14 +252,16 @@ def facts_by_template(pod: Mapping[str, Any], template: PodTemplate) -> PodFacts
     if needs_spec(status):
         requests = shared(pod_resources(spec, status))
         claims = pod_claims(pod)
+    has_claim_for_limits = _has_claim_for_limits(status)
     return replace(
         of_template,
+        request=NO_REQUEST if has_claim_for_limits else of_template.request,
         name=PodName(of_template.name.namespace, text(metadata.get("name"))),
         uid=uid,
         version=text(metadata.get("resourceVersion")),
         node=shared(text(spec.get("nodeName"))),
         requests=requests,
-        used=_used(template, uid, created, annotations),
+        used=None if has_claim_for_limits else _used(template, uid, created, annotations),
         created=created,
         end=_end(status),
         deleting="deletionTimestamp" in metadata,
@@ -270,6 +272,16 @@ def facts_by_template(pod: Mapping[str, Any], template: PodTemplate) -> PodFacts
         # Any author may write the annotation. A pod without a job has no plan, so its text is not kept.
         commit=text(annotations.get(COMMIT_ANNOTATION)) if of_template.job else "",
     )
+
+
+def _has_claim_for_limits(status: Mapping[str, Any]) -> bool:
+    """Whether kube-scheduler made a claim for the GPUs in the pod's limits, so that no device plugin gives them.
+
+    Only nodes whose device plugins have none of the resource serve such pods, so it is all or nothing.
+    """
+    extended = mapping(status.get("extendedResourceClaimStatus"))
+    entries = mappings(extended.get("requestMappings"))
+    return any(text(entry.get("resourceName")) in _NAMES for entry in entries)
 
 
 def _used(
