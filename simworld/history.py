@@ -5,6 +5,7 @@ import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
+from gpuagent.domain.gpus.gpu import key_of
 from gpuagent.domain.sharing.units import parse_id
 from simworld.runtime.kernel import kernel
 from standin.kubelet.pods import Granted
@@ -135,6 +136,8 @@ class History:
         gpus = ", ".join(living.gpus) or "no GPU"
         self.note(f"{node} kubelet", f"started {self.name(uid)}/{container}: {held or 'nothing'} on {gpus}")
         self.living[key] = living
+        for problem in contradicts_units(living):
+            self.break_promise(f"{self.name(uid)}/{container} {problem}")
         for problem in conflicts(living, self.neighbors(living)):
             self.break_promise(problem)
         for check in self.start_checks:
@@ -257,19 +260,31 @@ def conflicts(new: Living, all_living: Iterator[Living]) -> Iterator[str]:
     for other in all_living:
         if other is new:
             continue
-        shared = set(new.gpus) & set(other.gpus)
-        if not shared:
-            continue
         for resource, ids in new.units.items():
             twice = ids & other.units.get(resource, frozenset())
             if twice:
                 example = min(twice)
                 yield f"unit {example} has two living containers: {other.pod_uid} and {new.pod_uid}"
+        shared = set(new.gpus) & set(other.gpus)
+        if not shared:
+            continue
         # One with claims has no units. It may only watch the GPU: the checker of claims knows.
         has_claims = not new.units or not other.units
         if not has_claims and WHOLE_GPUS & {*new.units, *other.units}:
             gpu = min(shared)
             yield f"GPU {gpu} is whole for one of {other.pod_uid} and {new.pod_uid}, and both live on it"
+
+
+def contradicts_units(living: Living) -> Iterator[str]:
+    """What the environment of a container with units says of GPUs that kubelet's units do not say."""
+    units = [parse_id(device_id) for ids in living.units.values() for device_id in ids]
+    booked = {unit.gpu_key for unit in units if unit is not None}
+    if not booked:
+        return
+    said = {key_of(gpu) for gpu in living.gpus}
+    if booked != said:
+        visible = living.env.get("NVIDIA_VISIBLE_DEVICES")
+        yield f"has units of {sorted(booked)}, and NVIDIA_VISIBLE_DEVICES={visible!r} names {sorted(said)}"
 
 
 def mixed_modes(starting: Living, all_living: Iterator[Living]) -> Iterator[str]:

@@ -17,8 +17,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from gpuagent.domain.gpus.gpu import key_of
-from gpuagent.domain.sharing.units import UnitId, parse_id
+from gpuagent.domain.sharing.units import parse_id
 from simworld.history import MEMORY, Entry, History, Living, conflicts
 from simworld.lifetimes import ALLOCATION, CORE_ALLOCATION, Excuse, Lifetimes, Line
 from standin.kubelet.pods import Granted
@@ -306,7 +305,6 @@ class RecordedNode:
         self.history.started(self._name, uid, container, granted)
         living = self.history.living[uid, container]
         problems = (
-            *contradicts_units(living, [unit for unit in units if unit]),
             *self._contradicts_pod(living, env),
             *oversold(living, self.history.neighbors(living)),
         )
@@ -332,15 +330,6 @@ class RecordedNode:
             # A container may set such a variable for itself, and then it has its own value.
             if name not in spec["sets"] and env.get(name) != value:
                 yield f"was to have {name}={value!r}, and has {env.get(name)!r}"
-
-
-def contradicts_units(living: Living, units: Iterable[UnitId]) -> Iterator[str]:
-    """What the environment says of GPUs that kubelet's units do not say."""
-    booked = {unit.gpu_key for unit in units}
-    said = {key_of(gpu) for gpu in living.gpus}
-    if booked != said:
-        visible = living.env.get("NVIDIA_VISIBLE_DEVICES")
-        yield f"has units of {sorted(booked)}, and NVIDIA_VISIBLE_DEVICES={visible!r} names {sorted(said)}"
 
 
 def oversold(new: Living, all_living: Iterable[Living]) -> Iterator[str]:

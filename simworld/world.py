@@ -8,7 +8,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from gpuagent.domain.pods.annotations import DECIDED_ANNOTATION
-from gpuagent.domain.sharing.mode import JOB_LABEL, MODE_LABEL, REPLICAS_LABEL
+from gpuagent.domain.sharing.mode import GROUP_ANNOTATION, JOB_LABEL, MODE_LABEL, REPLICAS_LABEL
 from gpuagent.simulation.boxes import Box
 from gpuscheduler.core.choose_gpus import Choice
 from gpuscheduler.core.gpu_request import Amounts
@@ -134,6 +134,7 @@ class World:
         self._claim_checker = ClaimChecker(self)
         self.history.start_checks.append(self._on_lost_gpus)
         self.history.start_checks.append(self._in_one_mode)
+        self.history.start_checks.append(self._on_decided_gpus)
         self.history.bound_checks.append(self._bound_to_lost_gpu)
         self._refusals = RefusalChecks(self)
         self.history.refusal_checks.append(self._refusals.check)
@@ -333,6 +334,19 @@ class World:
                 lost_at = node.lost_at.get(uuid, math.inf)
                 if kernel().now - lost_at > NOTICED_S:
                     yield f"{self.history.name(living.pod_uid)} starts on GPU {uuid}, which is lost"
+
+    def _on_decided_gpus(self, starting: Living) -> Iterator[str]:
+        """The promise that a container breaks by having whole GPUs that the scheduler did not choose for its pod."""
+        uid = starting.pod_uid
+        decided = self.history.decisions.get(uid, {}).get(GROUP_ANNOTATION)
+        # The agent may follow what the tenant wrote instead.
+        if decided is None or WHOLE not in starting.units or uid in self.history.edited:
+            return
+        gpus = {gpu.uuid: str(gpu.minor) for node in self.nodes for gpu in node.box.gpus}
+        others = {gpus[uuid] for uuid in starting.gpus} - set(decided.split(","))
+        if others:
+            name = f"{self.history.name(uid)}/{starting.container}"
+            yield f"{name} got GPUs {sorted(others)}, and the scheduler decided {decided}"
 
     def _bound_to_lost_gpu(self, uid: str, node_name: str, annotations: Mapping[str, str]) -> Iterator[str]:
         """The promise that a Binding breaks which decides for a GPU that was lost before."""

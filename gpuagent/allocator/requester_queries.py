@@ -86,6 +86,7 @@ class ContainerSearch:
         self._kubelet = kubelet
         self._fetch = fetch
         self._rest_until = float("-inf")
+        self._watch_rests_until = float("-inf")
 
     def requesting(
         self,
@@ -224,18 +225,28 @@ class ContainerSearch:
         return uids if was_shown else None
 
     def _wait_for_watch(self, pods: Collection[PodName] | None, snap: Snapshot, until: float) -> None:
-        """Wait until the watch shows these pods, which `snap` lacks. A watch that is broken costs no call anything."""
-        if pods is None or not snap.pod_list.watched:
+        """Wait until the watch shows these pods, which `snap` lacks; None: any pod that `snap` lacks.
+
+        Not for a watch that is known to be broken. One that has shown nothing is not waited for again for a while, so
+        that an API server which does not answer delays few calls.
+        """
+        now = self._state.clock()
+        is_resting = now < self._watch_rests_until
+        # A read that has waited in vain itself leaves no time, and says nothing of the watch.
+        has_time = until - now >= WAIT_S / 2
+        if is_resting or not has_time or not snap.pod_list.watched:
             return
         former = {pod.uid for pod in snap.pods}
+        wanted = set(pods or ())
 
         def are_shown(newer: Snapshot) -> bool:
-            seen = [pod for pod in newer.pods if pod.name in pods]
+            shown = {pod.name for pod in newer.pods if pod.uid not in former}
             # Those whose names are known already may have been taken by others.
-            has_new = any(pod.uid not in former for pod in seen)
-            return has_new and {pod.name for pod in seen} >= set(pods)
+            are_known = wanted <= {pod.name for pod in newer.pods}
+            return are_known and bool(shown & wanted if wanted else shown)
 
-        self._state.wait(are_shown, until - self._state.clock())
+        if not self._state.wait(are_shown, until - now):
+            self._watch_rests_until = self._state.clock() + REST_S
 
     def _unseen_pods(self, occupancy: Occupancy, query: KubeletQuery) -> list[PodName] | None:
         """Pods that kubelet lists without devices and that the agent has not seen. The request is for one of them.

@@ -164,7 +164,7 @@ class ClusterSync:
 
         Returns the UIDs of those that exist; None after a timeout.
 
-        While an earlier read is unanswered it returns None at once: a silent API server costs the node one wait.
+        While an earlier read is unanswered it returns None at once: more reads would wait for the same.
         """
         if self._fetching.is_alive():
             return None

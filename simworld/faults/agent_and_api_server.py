@@ -45,7 +45,7 @@ def a_new_list_adds_to_the_former_one() -> None:
 
 def a_pod_that_came_and_went_at_once_was_never_there() -> None:
     """As it was: of the changes of one moment, only the last state is shown."""
-    put(NodePods, "_keep_first_sight", lambda *_: None)
+    put(NodePods, "_keep_former", lambda *_: None)
 
 
 def a_failed_write_is_done() -> None:

@@ -4,7 +4,7 @@ from dataclasses import replace
 from typing import Any
 
 from gpuagent.domain import step
-from gpuagent.domain.deviceplugin import job
+from gpuagent.domain.deviceplugin import allocation_rules, assignment, job
 from gpuagent.domain.reconcile import pod_annotations, published_gpus, published_holdings
 from gpuagent.domain.scheduling import decision
 from gpuagent.domain.scheduling.node_gpus import NodeGpus, node_gpus
@@ -18,6 +18,12 @@ def a_decision_on_a_former_pod_counts() -> None:
     """Annotations that were copied from a pod with its YAML decide on the copy."""
     for module in (decision, job, pod_annotations, published_holdings, decided_use):
         put(module, "for_another_pod", lambda _pod: "")
+
+
+def a_decision_for_whole_gpus_is_left() -> None:
+    """The agent chooses whole GPUs itself, whatever a scheduler has chosen for the pod."""
+    for module in (assignment, allocation_rules):
+        put(module, "named_gpus", lambda *_: None)
 
 
 def an_annotation_may_claim_more_than_the_limits() -> None:
@@ -73,6 +79,7 @@ def the_agents_word_does_not_count() -> None:
 
 FAULTS = (
     a_decision_on_a_former_pod_counts,
+    a_decision_for_whole_gpus_is_left,
     an_annotation_may_claim_more_than_the_limits,
     a_pod_larger_than_its_gpu_is_decided,
     an_unhealthy_gpu_is_published_as_usable,

@@ -22,6 +22,8 @@ log = logging.getLogger(__name__)
 
 MOST_DELETED = 1000
 """How many UIDs of deleted pods are stored, so that a pod that was read meanwhile does not come back."""
+MOST_EARLIER = 20
+"""How many states are posted for one burst, besides the last: a tenant in a loop must not keep the agent busy."""
 _NOT_ENDED = "status.phase!=Succeeded,status.phase!=Failed"
 NODE_S = 1.0
 """How long the first list of pods waits for the Node, whose kubelet's version decides which pods are listed."""
@@ -230,7 +232,7 @@ class NodePods:
         # Kubelet takes the pods of a list by age, and those of a watch as they come: in the order of their versions.
         listed = {pod.uid: pod for pod in sorted(items, key=_age)}
         with self._lock:
-            self._keep_first_sights(listed)
+            self._keep_all_former(listed)
             # Pods that were known keep their place, and those that are new come after them.
             pods = {}
             for uid, known in self.known.items():
@@ -251,7 +253,7 @@ class NodePods:
     def changed(self, kind: str, item: Pod) -> None:
         is_deleted = kind == "DELETED"
         with self._lock:
-            self._keep_first_sight(item.uid, None if is_deleted else item)
+            self._keep_former(item.uid, None if is_deleted else item)
             if is_deleted:
                 self._forget(item.uid)
                 self._deleted.append(item.uid)
@@ -265,26 +267,27 @@ class NodePods:
             self._changed = True
         self._updated.set()
 
-    def _keep_first_sights(self, listed: Mapping[str, Pod]) -> None:
-        """As `_keep_first_sight`, before a list takes the place of all pods that are known."""
+    def _keep_all_former(self, listed: Mapping[str, Pod]) -> None:
+        """As `_keep_former`, before a list takes the place of all pods that are known."""
         for uid in tuple(self._unposted):
-            self._keep_first_sight(uid, listed.get(uid))
+            self._keep_former(uid, listed.get(uid))
 
-    def _keep_first_sight(self, uid: str, now: Pod | None) -> None:
-        """Have the current state posted too, if nothing else would show this pod as it is, before it is `now` so.
+    def _keep_former(self, uid: str, changed: Pod | None) -> None:
+        """Have the current state posted too, if nothing else would show this pod as it is.
 
         Args:
             uid: of the pod.
-            now: the pod as it is now; None if it was deleted.
+            changed: what the pod is to be from now on; None if it was deleted.
         """
         if uid not in self._unposted:
             return
-        first = self.known[uid]
-        if now is not None and now.annotations == first.annotations:
+        former = self.known[uid]
+        if changed is not None and _looks_alike(former, changed):
             return
-        self._earlier.append(self.seen())
-        # With it, all pods that are known are posted.
-        self._unposted.clear()
+        if len(self._earlier) < MOST_EARLIER:
+            self._earlier.append(self.seen())
+            # With it, all pods that are known are posted.
+            self._unposted.clear()
 
     def fetched(self, items: Sequence[Pod], lists: int, *, complete: bool = False) -> set[str] | None:
         """Add pods that the watch has not shown; return the UIDs of those whose deletion it has not shown either.
@@ -340,7 +343,7 @@ class NodePods:
         self._updated.set()
 
     def take(self) -> list[PodsSeen | ApiUnavailable]:
-        """What happened since the last call, in its order."""
+        """What happened since the last call: the states of the pods in their order, then failures."""
         with self._lock:
             events: list[PodsSeen | ApiUnavailable] = [*self._earlier]
             if self._changed:
@@ -369,6 +372,13 @@ def _same(known: Pod, listed: Pod) -> Pod:
     """The former object of an unchanged pod: its identity shows other code that nothing changed."""
     is_unchanged = known.version and known.version == listed.version
     return known if is_unchanged else listed
+
+
+def _looks_alike(former: Pod, changed: Pod) -> bool:
+    """Whether both say the same of what counts at first sight: decisions, and that kubelet may still admit the pod."""
+    if former.ended is not changed.ended:
+        return False
+    return former.annotations == changed.annotations and former.labels == changed.labels
 
 
 def _age(pod: Pod) -> tuple[str, int]:

@@ -196,6 +196,7 @@ class Scheduling:
     def pod_seen(self, pod: PodFacts, now: float) -> None:
         """Take a pod as it is now, and for what was decided before: as it was then."""
         pod = self._bound_pods.as_decided(pod)
+        self._forget_if_served_by_claim(pod, now)
         self.gang_objects.seen_beside(pod)
         pod = self.gang_objects.resolved(pod)
         self._bound_pods.count_requests(pod)
@@ -230,6 +231,15 @@ class Scheduling:
             self.ahead.seen(pod, former, now)
         if self._ready:
             self._actions += self._hidden_reasons.seen(pod, now)
+
+    def _forget_if_served_by_claim(self, pod: PodFacts, now: float) -> None:
+        """Forget a pod that waited for GPUs in its limits, if kube-scheduler has made a claim for them meanwhile."""
+        former = self.pods.get(pod.uid)
+        if former is None:
+            return
+        wanted_gpus = former.request.kind is not RequestKind.NONE
+        if wanted_gpus and pod.request.kind is RequestKind.NONE:
+            self._forget(pod.uid, now)
 
     def _let_in(self, pod: PodFacts) -> None:
         """Take our scheduling gate off a pod that waits for no others. Its author may not know that it is alone."""

@@ -170,7 +170,7 @@ class Jobs:
         is_other_reason = job.plan is None and _outlook(job) != before
         if is_new and self._planning.ready and is_other_reason:
             self.actions += _nudges_of(job, besides=pod.uid)
-        waited_for_watch = self._not_shown_before.take(pod.uid)
+        waited_for_watch = not pod.gated and self._not_shown_before.take(pod.uid)
         if waited_for_watch and job.place_of(pod.uid) is None:
             # It waits for another reason now. A plan wakes its pods.
             self.actions += nudges([pod])
@@ -290,7 +290,9 @@ class Jobs:
         These pods may be gone by now, as if Kueue had evicted the job and its pods came again. Then this pod would
         start alone. The watch shows that they are gone before it shows the pod.
         """
-        is_shown = pod.uid in self._pods
+        shown = self._pods.get(pod.uid)
+        # The watch may be behind by the moment in which Kueue has lifted the gate, too.
+        is_shown = shown is not None and not shown.gated
         joins_others = job.has_started and job.place_of(pod.uid) is None
         if is_shown or not joins_others:
             return ""

@@ -9,7 +9,7 @@ import pytest
 
 from gpuagent.allocator import allocator_state
 from gpuagent.allocator.allocator import Allocator
-from gpuagent.allocator.requester_queries import REST_S
+from gpuagent.allocator.requester_queries import MOST_FETCHED, REST_S
 from gpuagent.domain import events as ev
 from gpuagent.domain.node_state.pod_list import Pods
 from gpuagent.domain.pods.annotations import V1_ASSIGNED
@@ -246,12 +246,14 @@ def test_a_pod_that_the_watch_shows_while_the_api_server_answers_no_read_gets_wh
     assert at(kubelet, "late") == [3]
 
 
-def test_a_pod_is_waited_for_while_an_earlier_read_has_no_answer(monkeypatch):
+@pytest.mark.parametrize("others", [0, MOST_FETCHED])
+def test_a_pod_is_waited_for_while_an_earlier_read_has_no_answer(others, monkeypatch):
     """Such as one whose connection was lost. The watch is a moment late, and the pod must not pay for the other one."""
     served = decided("served", 0)
     kubelet = kubelet_with(served)
     serve(kubelet, "served")
     kubelet.unseen = None
+    kubelet.allocations.rejected |= {f"plain-{number}" for number in range(others)}
     wait = allocator_state.AllocatorState.wait
 
     def show_meanwhile(state, condition, timeout_s):
@@ -265,7 +267,7 @@ def test_a_pod_is_waited_for_while_an_earlier_read_has_no_answer(monkeypatch):
 
 
 @pytest.mark.parametrize("watch", ["works", "is broken"])
-def test_only_a_watch_that_works_is_waited_for(watch, monkeypatch):
+def test_only_a_watch_that_works_is_waited_for_and_not_by_each_call(watch, monkeypatch):
     kubelet = kubelet_with(decided("served", 0))
     serve(kubelet, "served")
     kubelet.unseen = None
@@ -274,8 +276,29 @@ def test_only_a_watch_that_works_is_waited_for(watch, monkeypatch):
         kubelet.publish()
     waits = []
     monkeypatch.setattr(allocator_state.AllocatorState, "wait", lambda *_: waits.append(1))
+    for _ in range(3):
+        assert kubelet.refusal(lambda: serve(kubelet, "late")).reason is Reason.UNKNOWN_POD
+    assert len(waits) == (1 if watch == "works" else 0)
+    kubelet.node.now += REST_S
     assert kubelet.refusal(lambda: serve(kubelet, "late")).reason is Reason.UNKNOWN_POD
-    assert bool(waits) is (watch == "works")
+    assert len(waits) == (2 if watch == "works" else 0)
+
+
+def test_the_watch_is_waited_for_after_a_read_that_took_all_of_its_time(monkeypatch):
+    monkeypatch.setattr("gpuagent.allocator.requester_queries.WAIT_S", 1.0)
+    kubelet = kubelet_with(decided("served", 0))
+    serve(kubelet, "served")
+    read_s = [1.0, 0.0]
+
+    def fetch(_pods, _timeout_s):
+        kubelet.node.now += read_s.pop(0)
+
+    monkeypatch.setattr(kubelet, "fetch", fetch)
+    waits = []
+    monkeypatch.setattr(allocator_state.AllocatorState, "wait", lambda *_: waits.append(1))
+    for left, waited in ((1, 0), (0, 1)):
+        assert kubelet.refusal(lambda: serve(kubelet, "late")).reason is Reason.UNKNOWN_POD
+        assert (len(read_s), len(waits)) == (left, waited)
 
 
 def test_where_no_scheduler_decides_pods_that_are_not_seen_cost_a_query_every_few_seconds():

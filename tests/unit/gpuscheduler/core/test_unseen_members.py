@@ -63,5 +63,18 @@ def test_a_pod_that_replaces_one_of_a_running_job_starts_when_the_watch_shows_it
     cluster.done.clear()
     show(cluster, "c2")
     assert cluster.reserved() == 1
-    assert cluster.done, "kube-scheduler is woken"
+    assert nudged(cluster) == ["c2"], "kube-scheduler tries it again"
     cluster.run("c2")
+
+
+def test_nor_if_the_watch_lacks_that_its_gate_is_lifted(cluster):
+    """Kueue gates a pod that was added to the job, evicts the others, and lifts the gate before these are seen to go."""
+    ask_unseen(cluster, "d")
+    gated = cluster.pods["d"] | {"spec": cluster.pods["d"]["spec"] | {"schedulingGates": [{"name": "kueue.x-k8s.io"}]}}
+    cluster.scheduling.pod_seen(pod_facts(gated), cluster.now)
+    cluster.act()
+    assert NOT_SHOWN in str(cluster.filter("d").unresolvable)
+    assert cluster.reserved() == 0
+    cluster.done.clear()
+    show(cluster, "d")
+    assert nudged(cluster) == ["d"], "the watch shows it without its gate"

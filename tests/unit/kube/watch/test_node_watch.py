@@ -12,10 +12,11 @@ import pytest
 from gpuagent.domain.events import ApiUnavailable, NodeSeen, PodsSeen
 from gpuagent.domain.pods.annotations import V1_GPU
 from gpuagent.domain.pods.pod import Pod, PodName
+from gpuagent.domain.sharing.mode import GPU_COUNT_LABEL
 from gpuagent.kube.api.api_errors import KubeError
 from gpuagent.kube.api.client import Client, Timeouts
 from gpuagent.kube.watch.follow import Follow
-from gpuagent.kube.watch.node_watch import NodePods, Watcher
+from gpuagent.kube.watch.node_watch import MOST_EARLIER, NodePods, Watcher
 from gpuagent.kube.watch.stream import Watch
 from gpuagent.system.backoff import Backoff
 from standin.api.server import ApiServer
@@ -128,19 +129,21 @@ def test_a_pod_that_is_read_alone_has_no_place_before_the_watch_shows_it() -> No
     assert order() == ("cb", {"c"})
 
 
-@pytest.mark.parametrize("how", ["deleted", "listed without it", "decided on again", "listed with another decision"])
+@pytest.mark.parametrize(
+    "how", ["deleted", "listed without it", "decided on again", "listed with another decision", "labeled", "refused"]
+)
 @pytest.mark.parametrize("first", ["shown", "read alone", "listed"])
 def test_each_pod_is_posted_as_it_was_first_seen_also_if_it_is_gone_or_edited_at_once(first: str, how: str) -> None:
     """Kubelet may still admit the pod, and a tenant's edit is no scheduler's decision."""
     pods = NodePods("n", lambda _: None, lambda: 0.0, 0.0)
 
-    def pod(name: str, gpu: str) -> Pod:
-        meta = {"uid": f"uid-{name}", "name": name, "annotations": {V1_GPU: gpu}}
-        return pods.read({"metadata": meta, "spec": {}, "status": {}})
+    def pod(name: str, gpu: str, labels: dict[str, str] | None = None, phase: str = "Pending") -> Pod:
+        meta = {"uid": f"uid-{name}", "name": name, "annotations": {V1_GPU: gpu}, "labels": labels or {}}
+        return pods.read({"metadata": meta, "spec": {}, "status": {"phase": phase}})
 
     def posted() -> list[dict[str, str]]:
         events = [event for event in pods.take() if isinstance(event, PodsSeen)]
-        return [{seen.name.name: seen.annotations[V1_GPU] for seen in event.pods} for event in events]
+        return [{seen.name.name: seen.annotations.get(V1_GPU, "ended") for seen in event.pods} for event in events]
 
     pods.listed([pod("other", "0")])
     assert posted() == [{"other": "0"}]
@@ -160,12 +163,28 @@ def test_each_pod_is_posted_as_it_was_first_seen_also_if_it_is_gone_or_edited_at
             pods.changed("MODIFIED", pod("a", "7"))
         case "listed with another decision":
             pods.listed([pod("other", "0"), pod("a", "7")])
-    now = {"other": "0"} if how in {"deleted", "listed without it"} else {"other": "0", "a": "7"}
+        case "labeled":
+            pods.changed("MODIFIED", pod("a", "7", {GPU_COUNT_LABEL: "2"}))
+        case "refused":
+            pods.changed("MODIFIED", pod("a", "7", phase="Failed"))
+    now = {"other": "0", "a": "ended" if how == "refused" else "7"}
+    if how in {"deleted", "listed without it"}:
+        del now["a"]
     assert posted() == [{"other": "0", "a": "1"}, now]
     pods.changed("MODIFIED", pod("other", "5"))
     pods.changed("DELETED", pod("other", "5"))
     now.pop("other")
     assert posted() == [now], "what was posted once is not posted as it was"
+
+
+def test_pods_that_come_and_go_cost_a_bounded_number_of_states() -> None:
+    """Whoever may create pods for this node can do it in a loop."""
+    pods = NodePods("n", lambda _: None, lambda: 0.0, 0.0)
+    for number in range(10 * MOST_EARLIER):
+        pod = pods.read({"metadata": {"uid": f"uid-{number}", "name": "a"}, "spec": {}, "status": {}})
+        pods.changed("ADDED", pod)
+        pods.changed("DELETED", pod)
+    assert len(pods.take()) == MOST_EARLIER + 1
 
 
 def test_a_pod_is_read_before_the_watch_shows_it(server: ApiServer, posted: "PostedEvents", watcher: Watcher) -> None:
