@@ -12,7 +12,9 @@ from bench.mps import ceiling_checks, fault_checks, programs
 from bench.mps.checked_driver import Check
 from gpuagent.host.cuda_probe import CudaProbe
 from gpuagent.isolation.interface import Need
+from gpuagent.isolation.mps import ceiling_keeper, driver
 from standin.mps.host import MpsHost
+from standin.waiting import PATIENCE_S
 from tests.unit.isolation.mps_under_test import PROBE, gpu
 
 H200 = gpu(model="NVIDIA H200", memory_mib=143_771, compute_capability=(9, 0))
@@ -28,6 +30,9 @@ def program(env, *what, prefix=()):
 def host(monkeypatch) -> Iterator[MpsHost]:
     monkeypatch.setattr(programs, "popen", program)
     monkeypatch.setattr(fault_checks, "CudaProbe", partial(CudaProbe, PROBE))
+    # The machine may be busy.
+    monkeypatch.setattr(ceiling_keeper, "START_S", PATIENCE_S)
+    monkeypatch.setattr(driver, "VERIFY_S", PATIENCE_S)
     with MpsHost() as host:
         monkeypatch.setenv("PATH", f"{host.control.parent}:{os.environ['PATH']}")
         yield host
