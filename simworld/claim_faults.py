@@ -46,9 +46,11 @@ class ClaimFaults:
         node = self._world.node_of(which)
         fenced = node.box.gpus[gpu % len(node.box.gpus)]
         self._history.note("operator", f"fences GPU {fenced.minor} of {node.name}")
-        running = {living.pod_uid for living in self._history.on_node(node.name) if fenced.uuid in living.gpus}
+        living_there = self._history.on_node(node.name)
+        running = [living.pod_uid for living in living_there if fenced.uuid in living.gpus]
         node.fenced.setdefault(fenced.uuid, frozenset(running))
-        node.fence_file.write_text(json.dumps({"uuid": sorted(node.fenced)}))
+        text = json.dumps({"uuid": sorted(node.fenced)})
+        node.fence_file.write_text(text)
 
     def reboot_node(self, which: int, away_s: float) -> None:
         """A node boots: its processes and containers end, and the CDI folder is empty."""

@@ -83,15 +83,17 @@ def _containers_that_end_slowly(scenario: Scenario, chance: random.Random) -> Sc
 def _nodes_that_boot(scenario: Scenario, chance: random.Random) -> Scenario:
     """Nodes boot while GPUs are fenced: pods that ran go on with these GPUs, and new pods do not get them."""
     # All pods run by claims, so no GPU that is fenced is missed in the amounts of another mode.
-    actions = tuple(action for action in scenario.actions if action.kind != "set_mode")
+    in_one_mode = [action for action in scenario.actions if action.kind != "set_mode"]
     more: list[Action] = []
     half_s = scenario.lasts_s / 2
     add_actions(more, chance, half_s, 0.3, [_share_pod])
-    fences = chance.choice((2, 4))
-    more += [Action(half_s * (1 + chance.random() / 2), *_fence(chance)) for _ in range(fences)]
-    boots = chance.choice((1, 2))
-    more += [Action(half_s * (1.5 + chance.random() / 2), *_boot(chance)) for _ in range(boots)]
-    return with_more(replace(scenario, actions=actions), more)
+    for _ in range(chance.choice((2, 4))):
+        at = half_s * (1 + chance.random() / 2)
+        more.append(Action(at, *_fence(chance)))
+    for _ in range(chance.choice((1, 2))):
+        at = half_s * (1.5 + chance.random() / 2)
+        more.append(Action(at, *_boot(chance)))
+    return with_more(replace(scenario, actions=tuple(in_one_mode)), more)
 
 
 def _late_slices(chance: random.Random) -> tuple[str, Args]:
@@ -119,7 +121,10 @@ def _whole_pod(chance: random.Random) -> tuple[str, Args]:
 
 
 def _pod_by_class(chance: random.Random) -> tuple[str, Args]:
-    return "create_pod_by_class", (chance.choice((1, 1, 2)), chance.choice((1, 1, 2)), chance.choice((0.0, 3.0, 20.0)))
+    gpus = chance.choice((1, 1, 2))
+    containers = chance.choice((1, 1, 2))
+    lives_s = chance.choice((0.0, 3.0, 20.0))
+    return "create_pod_by_class", (gpus, containers, lives_s)
 
 
 def _share_pod(chance: random.Random) -> tuple[str, Args]:

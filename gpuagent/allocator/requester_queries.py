@@ -232,7 +232,7 @@ class ContainerSearch:
         """
         now = self._state.clock()
         is_resting = now < self._watch_rests_until
-        # A read that has waited in vain itself leaves no time, and says nothing of the watch.
+        # After a read that took all of this time, none is left, and whether the watch is late is not known.
         has_time = until - now >= WAIT_S / 2
         if is_resting or not has_time or not snap.pod_list.watched:
             return

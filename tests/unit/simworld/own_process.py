@@ -4,6 +4,21 @@ import os
 import subprocess
 import sys
 
+from simworld.scenario import Scenario
+
+_PLAY = """
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from simworld.runtime.replace import replace_machine
+replace_machine()
+from simworld.play import play
+from simworld.scenario import Action, Scenario
+with TemporaryDirectory() as folder:
+    outcome = play({scenario!r}, Path(folder))
+print(*outcome.story, sep="\\n")
+print(*outcome.broken, sep="\\n")
+"""
+
 
 def output_of(code: str, timeout_s: float = 500) -> str:
     """Run the code, with an order of sets that is the same each time, and return what it has printed."""
@@ -17,3 +32,8 @@ def output_of(code: str, timeout_s: float = 500) -> str:
     )
     assert done.returncode == 0, done.stderr
     return done.stdout
+
+
+def story_of(scenario: Scenario) -> str:
+    """Play a scenario; what happened, and which promises were broken."""
+    return output_of(_PLAY.format(scenario=scenario))

@@ -9,40 +9,29 @@ from simworld.draw_circumstances import (
     with_pods_by_class,
 )
 from simworld.draw_wider import WIDER_SEEDS
-from tests.unit.simworld.own_process import output_of
+from simworld.scenario import Action, Scenario
+from tests.unit.simworld.own_process import story_of
 
 KINDS = {"turn_gate_off", "delay_slices", "end_slowly", "fence_gpu", "reboot_node"}
 SEARCHED = 60
 """Seeds in which all kinds are looked for: one of three worlds has claims, and one of four circumstances."""
 
-PLAY = """
-from pathlib import Path
-from tempfile import TemporaryDirectory
-from simworld.runtime.replace import replace_machine
-replace_machine()
-from simworld.play import play
-from simworld.scenario import Action, Scenario
-share = ("gpu-share.gpuagent.io", 1, 8, 1)
-actions = (
+SHARE = ("gpu-share.gpuagent.io", 1, 8, 1)
+ACTIONS = (
     Action(0.0, "end_slowly"),
-    Action(1.0, "create_claim_pod", share),
+    Action(1.0, "create_claim_pod", SHARE),
     Action(4.0, "fence_gpu", (0, 0)),
     Action(5.0, "delay_slices", (5.0, 10.0)),
     Action(16.0, "reboot_node", (0, 1.0)),
     Action(17.0, "turn_gate_off", ("DRADeviceTaints",)),
     Action(18.0, "break_gpu", (0, 1, 0)),
-    Action(22.0, "create_claim_pod", share),
+    Action(22.0, "create_claim_pod", SHARE),
 )
-scenario = Scenario(1, ("1.36",), 3, "dra", True, 30.0, actions, has_claims=True)
-with TemporaryDirectory() as folder:
-    outcome = play(scenario, Path(folder))
-print(*outcome.story, sep="\\n")
-print(*outcome.broken, sep="\\n")
-"""
+PLAY = Scenario(1, ("1.36",), 3, "dra", True, 30.0, ACTIONS, has_claims=True)
 
 
 def test_a_world_with_all_of_them_breaks_no_promise():
-    told = output_of(PLAY)
+    told = story_of(PLAY)
     assert "operator           fences GPU 0 of node-1" in told
     assert "follows slices up to 5 s late, for 10 s" in told
     assert "node-1             boots, which takes 1 s" in told
@@ -70,30 +59,18 @@ def test_later_worlds_with_claims_have_each_of_them_and_a_node_in_mode_dra():
     assert not any(action.kind in KINDS for scenario in without_claims for action in scenario.actions)
 
 
-BY_CLASS = """
-from pathlib import Path
-from tempfile import TemporaryDirectory
-from simworld.runtime.replace import replace_machine
-replace_machine()
-from simworld.play import play
-from simworld.scenario import Action, Scenario
-actions = (
+BY_CLASS_ACTIONS = (
     Action(1.0, "create_pod_by_class", (1, 2, 0.0)),
     Action(2.0, "create_pod_by_class", (2, 1, 3.0)),
     Action(4.0, "restart_agent", (0, 1.0)),
     Action(6.0, "restart_kubelet", (0, 1.0)),
     Action(10.0, "delete_claim_pod", (0, 0)),
 )
-scenario = Scenario(1, ("1.36",), 3, "dra", True, 14.0, actions, has_claims=True)
-with TemporaryDirectory() as folder:
-    outcome = play(scenario, Path(folder))
-print(*outcome.story, sep="\\n")
-print(*outcome.broken, sep="\\n")
-"""
+BY_CLASS = Scenario(1, ("1.36",), 3, "dra", True, 14.0, BY_CLASS_ACTIONS, has_claims=True)
 
 
 def test_pods_with_gpus_in_their_limits_get_a_claim_and_the_gpus_of_its_requests():
-    told = output_of(BY_CLASS)
+    told = story_of(BY_CLASS)
     assert "creates claim-pod-1 (" in told
     assert "2 x 1 aliyun.com/gpu by the class" in told
     assert "started claim-pod-1/main-0: nothing on GPU-" in told

@@ -2,22 +2,14 @@
 
 from simworld.claim_scenario import draw_small_world, draw_world
 from simworld.draw_wider import WIDER_SEEDS, with_many_nodes, with_wider_faults
-from simworld.scenario import LATER_SEEDS, draw
-from tests.unit.simworld.own_process import output_of
+from simworld.scenario import LATER_SEEDS, Action, Scenario, draw
+from tests.unit.simworld.own_process import story_of
 
 KINDS = {"step_clock", "slow_disk", "forbid"}
 SEARCHED = 400
 """Seeds in which all kinds are looked for: about one large world of 100 has 50 nodes."""
 
-PLAY = """
-import time
-from pathlib import Path
-from tempfile import TemporaryDirectory
-from simworld.runtime.replace import replace_machine
-replace_machine()
-from simworld.play import play
-from simworld.scenario import Action, Scenario
-actions = (
+ACTIONS = (
     Action(2.0, "step_clock", (0, 86400.0)),
     Action(2.0, "slow_disk", (0, 8.0, 20.0)),
     Action(3.0, "create_pod", ("aliyun.com/gpu-mem", 8, 0, 1)),
@@ -25,16 +17,11 @@ actions = (
     Action(4.0, "restart_agent", (0, 0.5)),
     Action(6.0, "create_pod", ("aliyun.com/gpu-mem", 8, 0, 1)),
 )
-scenario = Scenario(1, ("1.36",) * 5, 1, "share", True, 12.0, actions)
-with TemporaryDirectory() as folder:
-    outcome = play(scenario, Path(folder))
-print(*outcome.story, sep="\\n")
-print(*outcome.broken, sep="\\n")
-"""
+PLAY = Scenario(1, ("1.36",) * 5, 1, "share", True, 12.0, ACTIONS)
 
 
 def test_a_world_with_such_faults_and_five_nodes_breaks_no_promise():
-    told = output_of(PLAY)
+    told = story_of(PLAY)
     assert "has its clock set by +86400 s" in told
     assert "takes up to 8 s for each write to its disk, for 20 s" in told
     assert "forbids to list pods for 5 s" in told

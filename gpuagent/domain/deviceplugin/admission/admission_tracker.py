@@ -147,7 +147,7 @@ class AdmissionTracker:
     def restarted(self, snap: Snapshot | None) -> "AdmissionTracker":
         """After a start of kubelet: it may admit again what it has rejected, and lists a pod only from then on.
 
-        It reads its pods anew: those that it has rejected and that are deleted do not come again.
+        It reads its pods from the API server again, so it asks for no deleted pod that was rejected before.
         """
         relisted = frozenset(snap.pod_index.by_uid) if snap else frozenset[str]()
         deleted = [entry for entry in self.deleted if entry.pod.uid not in self.refused]

@@ -134,7 +134,7 @@ def test_a_pod_that_is_read_alone_has_no_place_before_the_watch_shows_it() -> No
 )
 @pytest.mark.parametrize("first", ["shown", "read alone", "listed"])
 def test_each_pod_is_posted_as_it_was_first_seen_also_if_it_is_gone_or_edited_at_once(first: str, how: str) -> None:
-    """Kubelet may still admit the pod, and a tenant's edit is no scheduler's decision."""
+    """Kubelet may still admit the pod, and what a tenant writes later does not count as a decision."""
     pods = NodePods("n", lambda _: None, lambda: 0.0, 0.0)
 
     def pod(name: str, gpu: str, labels: dict[str, str] | None = None, phase: str = "Pending") -> Pod:
@@ -178,7 +178,7 @@ def test_each_pod_is_posted_as_it_was_first_seen_also_if_it_is_gone_or_edited_at
 
 
 def test_pods_that_come_and_go_cost_a_bounded_number_of_states() -> None:
-    """Whoever may create pods for this node can do it in a loop."""
+    """A tenant may create and delete pods for this node in a loop."""
     pods = NodePods("n", lambda _: None, lambda: 0.0, 0.0)
     for number in range(10 * MOST_EARLIER):
         pod = pods.read({"metadata": {"uid": f"uid-{number}", "name": "a"}, "spec": {}, "status": {}})
