@@ -64,8 +64,7 @@ def main() -> int:
         first = int(_began_at) if given.first is None else given.first
         if is_table:
             cpu_s = given.minutes * 60 * given.jobs
-            is_one_kind = given.small or given.staged or given.admissions
-            kinds = (_drawing(given),) if is_one_kind else KINDS
+            kinds = (_drawing(given),) if _kind(given) else KINDS
             return print_table(given.put_back, Search(first, cpu_s, given.jobs, root, kinds))
         return _play_seeds(given, first, root)
     finally:
@@ -102,12 +101,13 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--admissions", action="store_true", help="play the staged worlds of admissions: one rare circumstance each"
     )
+    parser.add_argument("--gangs", action="store_true", help="play the staged worlds of jobs whose pods start together")
     parser.add_argument("--tries", type=int, default=60, help="how often a failing seed is played to shorten it")
     parser.add_argument(
         "--put-back",
         metavar="FAULT",
         help="look for a fault that is put back, for several with commas between them, or for `all` of them: in small "
-        "worlds and both kinds of staged ones, or in those of the kind that is given, with --minutes of CPU time of "
+        "worlds and all kinds of staged ones, or in those of the kind that is given, with --minutes of CPU time of "
         "each process for each fault; `list` them; with --seeds, --seed or --scenario, play these with the fault",
     )
     parser.add_argument("--seed", type=int, default=None, help="play this seed only, and print its story")
@@ -133,9 +133,9 @@ def _play_seeds(given: argparse.Namespace, first: int, root: Path) -> int:
     if not given.put_back:
         seed = totals.failed[0]
         play_one(draw(seed), root, given.tries)
-        kinds = {" --small": given.small, " --staged": given.staged, " --admissions": given.admissions}
-        kind = "".join(option for option, is_given in kinds.items() if is_given)
-        again = f".venv/bin/python -m simworld --seed {seed}{kind}"
+        kind = _kind(given)
+        option = f" --{kind}" if kind else ""
+        again = f".venv/bin/python -m simworld --seed {seed}{option}"
         print(f"again: {again}      (--keep NAME: among the tests from now on)")
     return 1
 
@@ -145,12 +145,22 @@ def _drawing(given: argparse.Namespace) -> "Callable[[int], Scenario]":
     from simworld.claim_scenario import draw_small_world, draw_world  # noqa: PLC0415 (after the machine is replaced)
     from simworld.staged import draw_staged_world  # noqa: PLC0415
     from simworld.staged_admissions import draw_staged_admissions  # noqa: PLC0415
+    from simworld.staged_gangs import draw_staged_gangs  # noqa: PLC0415
 
-    if given.admissions:
-        return draw_staged_admissions
-    if given.staged:
-        return draw_staged_world
-    return draw_small_world if given.small else draw_world
+    draw_by_kind = {
+        "": draw_world,
+        "small": draw_small_world,
+        "staged": draw_staged_world,
+        "admissions": draw_staged_admissions,
+        "gangs": draw_staged_gangs,
+    }
+    return draw_by_kind[_kind(given)]
+
+
+def _kind(given: argparse.Namespace) -> str:
+    """The kind of worlds that is wanted, which is the name of its option; empty for large worlds."""
+    kinds = [kind for kind in ("gangs", "admissions", "staged", "small") if getattr(given, kind)]
+    return kinds[0] if kinds else ""
 
 
 def _play_seed(given: argparse.Namespace, root: Path) -> int:

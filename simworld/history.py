@@ -120,6 +120,10 @@ class History:
             self.broken.append(what)
             self.note("checker", f"BROKEN: {what}")
 
+    def says(self, words: str) -> bool:
+        """Whether a promise was broken, in a sentence with these words."""
+        return any(words in what for what in self.broken)
+
     def name(self, uid: str) -> str:
         """Name of a pod for people."""
         return self.pods.get(uid, uid)

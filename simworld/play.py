@@ -64,15 +64,15 @@ class Outcome:
     error: str = ""
 
 
-def play(scenario: Scenario, root: Path, *, until_broken: bool = False) -> Outcome:
+def play(scenario: Scenario, root: Path, *, until: str | None = None) -> Outcome:
     """Play a scenario in this process, whose machine is replaced. Nothing else can be played in it afterwards.
 
-    With `until_broken`, the world ends with the first promise that is broken.
+    With `until`, the world ends with the first promise that is broken in a sentence with these words; "" is in each.
     """
     machine = begin(scenario.seed)
     seed_library(scenario.seed)
     began = machine.now
-    world = World(scenario, root, until_broken=until_broken)
+    world = World(scenario, root, until=until)
     inotify.Inotify = ProcessInotify  # type: ignore[misc]
     os.pipe = process_pipe
     replace_disk()
@@ -142,11 +142,21 @@ def _failed(scenario: Scenario, why: str) -> Outcome:
 
 
 class Fork:
-    """A scenario that is played in a process of its own: as it is, or with a fault until that breaks a promise."""
+    """A scenario that is played in a process of its own: as it is, or with a fault until that breaks a promise.
 
-    def __init__(self, scenario: Scenario, root: Path, put_back: Callable[[], None] | None = None) -> None:
+    Args:
+        scenario: what is played.
+        root: folder for its files.
+        put_back: puts the fault back; None to play the scenario as it is.
+        words: of the sentence with which the fault is found; empty for any broken promise.
+    """
+
+    def __init__(
+        self, scenario: Scenario, root: Path, put_back: Callable[[], None] | None = None, words: str = ""
+    ) -> None:
         self.scenario = scenario
         self._put_back = put_back
+        self._words = words
         read, write = os.pipe()
         self.pid = os.fork()
         if self.pid == 0:
@@ -165,7 +175,8 @@ class Fork:
         try:
             if self._put_back is not None:
                 self._put_back()
-            outcome = play(self.scenario, folder, until_broken=self._put_back is not None)
+            until = None if self._put_back is None else self._words
+            outcome = play(self.scenario, folder, until=until)
         except BaseException as error:  # noqa: BLE001 (everything is an outcome)
             why = f"{type(error).__name__}: {error}"
             outcome = replace(_failed(self.scenario, why), error=traceback.format_exc())

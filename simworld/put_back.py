@@ -157,3 +157,14 @@ FAULTS: dict[str, Callable[[], None]] = (
     | CLAIM_FAULTS
 )
 """By name, what puts each back."""
+
+SYMPTOMS = {
+    "g1_gated_pods_are_there": "which has a scheduling gate",
+    "g2_nominations_of_gated_pods_stay": "is nominated for",
+    "g3_a_tenant_holds_gpus_with_jobs_that_cannot_start": "which cannot start",
+}
+"""Words of the sentence with which a fault is found, where another promise may be broken first.
+
+These three were possible because pods were planned about which kube-scheduler had not asked. That is a promise of its
+own now, and a fault of its own above.
+"""

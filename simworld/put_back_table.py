@@ -1,7 +1,7 @@
 """`--put-back all`: puts each fault back alone, plays seeds until one breaks a promise, and prints a table.
 
 Only small worlds are played, see `swarm`: many of them fit into the time of a large one. Each seed's small world is
-followed by its staged worlds, see `staged` and `staged_admissions`. The search ends by CPU time,
+followed by its staged worlds, see `staged`, `staged_admissions` and `staged_gangs`. The search ends by CPU time,
 because in real time it would depend on what else the machine does.
 """
 
@@ -14,13 +14,14 @@ from pathlib import Path
 
 from simworld.claim_scenario import draw_small_world
 from simworld.play import Fork, Outcome
-from simworld.put_back import FAULTS
+from simworld.put_back import FAULTS, SYMPTOMS
 from simworld.scenario import Scenario
 from simworld.shrink import kind_of
 from simworld.staged import draw_staged_world
 from simworld.staged_admissions import draw_staged_admissions
+from simworld.staged_gangs import draw_staged_gangs
 
-KINDS = (draw_small_world, draw_staged_world, draw_staged_admissions)
+KINDS = (draw_small_world, draw_staged_world, draw_staged_admissions, draw_staged_gangs)
 """What draws the worlds in which faults are looked for."""
 
 HEAD = "| fault | found | world | CPU seconds | turns | what the checker says |\n| --- | --- | --- | --- | --- | --- |"
@@ -32,7 +33,7 @@ class Finding:
 
     Attributes:
         fault: its name.
-        broken: the first promise that was broken; empty if none was.
+        broken: the promise with which it was found; empty if it was not.
         world: in which it was, or the last one that was played.
         seconds: of CPU time that it took.
         turns: task switches of all seeds that were played.
@@ -85,8 +86,9 @@ class Search:
                 print(f"{name}, {world}: {outcome.error}", file=sys.stderr, flush=True)
                 continue
             # A world that fails without the fault says nothing about it.
-            if outcome.broken and not self._fails_anyway(fork.scenario):
-                return Finding(name, outcome.broken[0], world, _cpu_s() - began, turns)
+            broken = _shown_by(name, outcome)
+            if broken and not self._fails_anyway(fork.scenario):
+                return Finding(name, broken, world, _cpu_s() - began, turns)
         return Finding(name, "", world, _cpu_s() - began, turns)
 
     def _worlds(self) -> Iterator[Scenario]:
@@ -104,7 +106,7 @@ class Search:
         try:
             while True:
                 while len(running) < self.jobs and _cpu_s() < until:
-                    running.append(Fork(next(worlds), self.root, FAULTS[name]))
+                    running.append(Fork(next(worlds), self.root, FAULTS[name], SYMPTOMS.get(name, "")))
                 if not running:
                     return
                 fork = running.pop(0)
@@ -114,6 +116,13 @@ class Search:
                 fork.outcome()
 
 
+def _shown_by(fault: str, outcome: Outcome) -> str:
+    """The first broken promise that shows a fault; empty if none does."""
+    words = SYMPTOMS.get(fault, "")
+    showing = (broken for broken in outcome.broken if words in broken)
+    return next(showing, "")
+
+
 def _name(scenario: Scenario) -> str:
     """The kind of a world and its seed."""
     seed = scenario.seed
@@ -121,6 +130,8 @@ def _name(scenario: Scenario) -> str:
         return f"staged {seed}"
     if scenario == draw_staged_admissions(seed):
         return f"admissions {seed}"
+    if scenario == draw_staged_gangs(seed):
+        return f"gangs {seed}"
     return f"small {seed}"
 
 

@@ -100,9 +100,9 @@ class World:
         history: what happened, and what was broken.
     """
 
-    def __init__(self, scenario: Scenario, root: Path, *, until_broken: bool = False) -> None:
+    def __init__(self, scenario: Scenario, root: Path, *, until: str | None = None) -> None:
         self.scenario = scenario
-        self._until_broken = until_broken
+        self._until = until
         self.history = History(kernel().now)
         names = [f"node-{number + 1}" for number in range(len(scenario.nodes))]
         self.api = SimulatedApi(names[0], {MODE_LABEL: scenario.mode}, kubelet=f"v{scenario.nodes[0]}.0")
@@ -200,7 +200,7 @@ class World:
 
     @property
     def _is_over(self) -> bool:
-        return self._until_broken and bool(self.history.broken)
+        return self._until is not None and self.history.says(self._until)
 
     def _play_until(self, at: float) -> None:
         kernel().run(lambda: self._is_over, self.history.began_at + at - kernel().now)

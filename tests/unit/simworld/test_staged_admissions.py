@@ -4,22 +4,7 @@ import pytest
 
 from simworld.staged_admissions import draw_staged_admissions
 from simworld.world import World
-from tests.unit.simworld.own_process import output_of
-
-PLAYED = """
-from pathlib import Path
-from tempfile import TemporaryDirectory
-from simworld.runtime.replace import replace_machine
-replace_machine()
-from simworld.play import play
-from simworld.put_back import FAULTS
-from simworld.staged_admissions import draw_staged_admissions
-FAULTS[{fault!r}]()
-# pytest's own folders are too long for the sockets in them.
-with TemporaryDirectory() as folder:
-    outcome = play(draw_staged_admissions({seed}), Path(folder), until_broken=True)
-print(*outcome.broken, sep="\\n")
-"""
+from tests.unit.simworld.own_process import broken_with_fault
 
 
 @pytest.mark.parametrize("seed", range(14))
@@ -47,4 +32,4 @@ def test_a_world_is_drawn_from_its_seed_alone_and_has_actions_of_a_world(seed):
     ],
 )
 def test_a_world_shows_the_fault_that_needs_its_circumstance(fault, seed, said):
-    assert said in output_of(PLAYED.format(fault=fault, seed=seed))
+    assert said in broken_with_fault(fault, draw_staged_admissions, seed)
