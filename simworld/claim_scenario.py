@@ -9,6 +9,7 @@ from simworld.draw_circumstances import with_circumstance, with_pods_by_class
 from simworld.draw_claims import with_more_claims
 from simworld.draw_init import with_init_containers
 from simworld.draw_jobs import KINDS as JOB_KINDS
+from simworld.draw_pages import with_small_pages
 from simworld.draw_wider import with_many_nodes, with_wider_faults
 from simworld.rushes import draw_rushes, has_rushes
 from simworld.scenario import Action, Args, Maker, Scenario, draw, with_strikes_of_the_extender
@@ -25,11 +26,16 @@ GATES = ("DRAConsumableCapacity", "DRADeviceTaints")
 def draw_world(seed: int) -> Scenario:
     """The scenario of a seed, with claims if it has some."""
     drawn = with_strikes_of_the_extender(with_more_claims(with_claims(draw(seed))))
-    return with_pods_by_class(with_circumstance(with_wider_faults(with_many_nodes(drawn))))
+    with_faults = with_circumstance(with_wider_faults(with_many_nodes(drawn)))
+    return with_small_pages(with_pods_by_class(with_faults))
 
 
 def draw_small_world(seed: int) -> Scenario:
     """The small world of a seed, with claims if it has some, see `swarm`; or with rushes, see `rushes`."""
+    return with_small_pages(_draw_small_world(seed))
+
+
+def _draw_small_world(seed: int) -> Scenario:
     if has_rushes(seed):
         return draw_rushes(seed)
     scenario = with_strikes_of_the_extender(with_claims(draw_swarm(seed)))

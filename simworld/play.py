@@ -13,8 +13,9 @@ from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
-from gpuagent.kube.api import transport
+from gpuagent.kube.api import pages, transport
 from gpuagent.system import inotify
+from gpuscheduler.cluster_api import list_watch
 from simworld.claim_scenario import draw_world
 from simworld.runtime import http
 from simworld.runtime.files import ProcessInotify, process_pipe, replace_disk
@@ -77,6 +78,8 @@ def play(scenario: Scenario, root: Path, *, until: str | None = None) -> Outcome
     os.pipe = process_pipe
     replace_disk()
     transport.connect = lambda *_: http.Transport(world.api)  # type: ignore[assignment]
+    if scenario.page:
+        _ask_for_pages_of(scenario.page)
     history = world.history
     error = ""
     try:
@@ -93,6 +96,13 @@ def play(scenario: Scenario, root: Path, *, until: str | None = None) -> Outcome
         tuple(map(str, history.entries)),
         error,
     )
+
+
+def _ask_for_pages_of(objects: int) -> None:
+    """Have agents and replicas of gpuscheduler ask for so many objects in each page of a list."""
+    pages.PAGE = objects
+    list_watch.PAGE = objects
+    list_watch.MOST_IN_PAGE = objects
 
 
 def play_one(scenario: Scenario, root: Path, most_tries: int) -> Stored | None:

@@ -5,6 +5,7 @@ from dataclasses import replace
 from typing import Any
 
 from gpuscheduler import app
+from gpuscheduler.cluster_api import list_watch
 from gpuscheduler.cluster_api.lease import Lease
 from gpuscheduler.cluster_api.writes import BindResult, Writes
 from gpuscheduler.core.bindings import Bindings
@@ -23,6 +24,17 @@ def _calls_of_a_former_leader_are_answered() -> None:
 
 def _a_broken_watch_is_not_noticed() -> None:
     _set(app, "GAP_S", float("inf"))
+
+
+def _gpuscheduler_reads_the_first_page_of_a_list() -> None:
+    read_page = list_watch.list_page
+
+    async def without_more(*args: Any) -> Any:  # noqa: ANN401 (a page)
+        page, following = await read_page(*args)
+        page.metadata.pop("continue", None)
+        return page, following
+
+    _set(list_watch, "list_page", without_more)
 
 
 def _a_lost_answer_to_a_binding_counts_as_a_refusal() -> None:
@@ -99,6 +111,7 @@ SCHEDULER_FAULTS: dict[str, Callable[[], None]] = {
         _a_new_leader_does_not_wait_for_its_watch,
         _calls_of_a_former_leader_are_answered,
         _a_broken_watch_is_not_noticed,
+        _gpuscheduler_reads_the_first_page_of_a_list,
         _a_lost_answer_to_a_binding_counts_as_a_refusal,
         _a_binding_that_meets_a_conflict_counts_as_done,
         _the_plan_of_a_job_is_not_written,

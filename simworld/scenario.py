@@ -46,6 +46,7 @@ class Scenario:
         names_a_part: whether kube-scheduler names a part of the nodes, as in a cluster of more than a hundred.
         isolates: whether each node has an isolation driver, which works all the time.
         has_links: whether each node's GPUs are linked in pairs, and its agent publishes sets of them.
+        page: how many objects agents and replicas ask for in each page of a list; 0 for the product's own number.
     """
 
     seed: int
@@ -61,6 +62,7 @@ class Scenario:
     names_a_part: bool = False
     isolates: bool = False
     has_links: bool = False
+    page: int = 0
 
 
 LATER_SEEDS = 1_000_000

@@ -7,6 +7,7 @@ import random
 from collections.abc import Callable
 from dataclasses import replace
 
+from simworld.draw_pages import PAGES
 from simworld.history import MEMORY
 from simworld.scenario import Action, Args, Scenario
 from simworld.staged import LASTS_S, at_random, staged
@@ -118,6 +119,24 @@ def _pods_that_are_lost_while_their_job_starts(seed: int, chance: random.Random)
     return _perhaps_large(scenario, chance)
 
 
+def _leaders_that_read_pages(seed: int, chance: random.Random) -> Scenario:
+    """Jobs run, and the replica that leads ends. The next leader reads all pods, a few at a time. Others want room."""
+    size = chance.choice(SIZES)
+    gpus = chance.choice((2, 4))
+    room = gpus * (GIB_PER_GPU // size)
+    # Replicas need some time until one of them leads.
+    begins = 10.0
+    actions = [Action(begins, "create_gang", (MEMORY, size, room, 0.0))]
+    for _ in range(2):
+        ends_at = begins + 4.0 + chance.random() * 6.0
+        away_s = chance.choice((0.05, 1.0, 18.0))
+        actions.append(Action(ends_at, "restart_scheduler", (chance.randrange(2), away_s)))
+    actions += [_pod_that_ends(size, begins + 4.0 + chance.random() * 14.0) for _ in range(room)]
+    actions += at_random(chance, [_forced_deletion], 2, begins + 4.0, LASTS_S)
+    scenario = staged(seed, chance, gpus=gpus, mode="share", actions=actions, replicas=2)
+    return replace(scenario, page=chance.choice(PAGES))
+
+
 def _workload(  # noqa: PLR0913 (what a job is)
     at: float,
     chance: random.Random,
@@ -160,4 +179,5 @@ _STAGES: tuple[Callable[[int, random.Random], Scenario], ...] = (
     _workers_that_come_again,
     _jobs_of_one_name,
     _pods_that_are_lost_while_their_job_starts,
+    _leaders_that_read_pages,
 )
