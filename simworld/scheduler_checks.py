@@ -3,6 +3,7 @@
 from typing import TYPE_CHECKING
 
 from gpuagent.domain.sharing.mode import JOB_LABEL, MODE_LABEL
+from gpuscheduler.core.gangs.kueue import GROUP as KUEUES_GROUP
 from gpuscheduler.core.scheduling import Scheduling
 from simworld.history import MEMORY
 from simworld.parts.amounts import limits
@@ -77,7 +78,8 @@ def _check_waiting(world: "World") -> None:
         spec = pod["spec"]
         wanted = limits(pod)
         is_simple = set(wanted) == {MEMORY} and len(spec["containers"]) == 1
-        is_single = JOB_LABEL not in (pod["metadata"].get("labels") or {})
+        # The other checks have the pods of jobs.
+        is_single = {JOB_LABEL, KUEUES_GROUP}.isdisjoint(pod["metadata"].get("labels") or {})
         is_waiting = not spec.get("nodeName") and "schedulerName" in spec
         if not (is_simple and is_single and is_waiting):
             continue

@@ -9,13 +9,15 @@ from dataclasses import replace
 
 from simworld.draw_pages import PAGES
 from simworld.history import MEMORY
-from simworld.scenario import Action, Args, Scenario
+from simworld.scenario import SCHEDULER_FAULTS, Action, Args, Scenario, with_more
 from simworld.staged import LASTS_S, at_random, staged
 
 GIB_PER_GPU = 80
 SIZES = (40, 70)
 """GiB of pods of which two, or one, fill a GPU."""
 NEVER = -1.0
+LEADS_AFTER_S = 10.0
+"""When the first of two replicas leads."""
 
 
 def draw_staged_gangs(seed: int) -> Scenario:
@@ -37,7 +39,7 @@ def _jobs_that_wait_for_kueue(seed: int, chance: random.Random) -> Scenario:
         actions.append(_workload(at, chance, size, members, gated=gated, admitted_after_s=admitted_after_s))
     actions += [_pod_that_ends(size, 2.0 + chance.random() * 20.0) for _ in range(room)]
     scenario = staged(seed, chance, gpus=gpus, mode="share", actions=actions)
-    return _perhaps_large(scenario, chance)
+    return _in_some_cluster(scenario, chance)
 
 
 def _jobs_that_cannot_start(seed: int, chance: random.Random) -> Scenario:
@@ -55,7 +57,7 @@ def _jobs_that_cannot_start(seed: int, chance: random.Random) -> Scenario:
         at += lives_s + 0.1
     actions += [_pod_that_ends(size, 2.0 + chance.random() * 20.0) for _ in range(room)]
     scenario = staged(seed, chance, gpus=gpus, mode="share", actions=actions)
-    return _perhaps_large(scenario, chance)
+    return _in_some_cluster(scenario, chance)
 
 
 def _jobs_that_are_evicted(seed: int, chance: random.Random) -> Scenario:
@@ -71,7 +73,7 @@ def _jobs_that_are_evicted(seed: int, chance: random.Random) -> Scenario:
         actions.append(Action(at, "evict_workload", (which, chance.choice((0.5, 2.0)))))
         at += chance.choice((1.0, 3.0, 6.0))
     scenario = staged(seed, chance, gpus=gpus, mode="share", actions=actions)
-    return _perhaps_large(scenario, chance)
+    return _in_some_cluster(scenario, chance)
 
 
 def _workers_that_come_again(seed: int, chance: random.Random) -> Scenario:
@@ -116,7 +118,7 @@ def _pods_that_are_lost_while_their_job_starts(seed: int, chance: random.Random)
         actions.append(Action(at + 7.5, "delete_workload", (0, 0)))
     actions += [_pod_that_ends(size, 1.5 + chance.random() * 20.0) for _ in range(room)]
     scenario = staged(seed, chance, gpus=gpus, mode="share", actions=actions)
-    return _perhaps_large(scenario, chance)
+    return _in_some_cluster(scenario, chance)
 
 
 def _leaders_that_read_pages(seed: int, chance: random.Random) -> Scenario:
@@ -124,8 +126,7 @@ def _leaders_that_read_pages(seed: int, chance: random.Random) -> Scenario:
     size = chance.choice(SIZES)
     gpus = chance.choice((2, 4))
     room = gpus * (GIB_PER_GPU // size)
-    # Replicas need some time until one of them leads.
-    begins = 10.0
+    begins = LEADS_AFTER_S
     actions = [Action(begins, "create_gang", (MEMORY, size, room, 0.0))]
     for _ in range(2):
         ends_at = begins + 4.0 + chance.random() * 6.0
@@ -164,12 +165,23 @@ def _forced_deletion(chance: random.Random) -> tuple[str, Args]:
     return "delete_pod", (chance.randrange(1000), 0)
 
 
-def _perhaps_large(scenario: Scenario, chance: random.Random) -> Scenario:
-    """The scenario, or the same GPUs on two nodes that count as a cluster of more than a hundred."""
-    if chance.random() < 0.5:
-        return scenario
-    gpus = max(1, scenario.gpus // 2)
-    return replace(scenario, nodes=scenario.nodes * 2, gpus=gpus, names_a_part=True)
+def _in_some_cluster(scenario: Scenario, chance: random.Random) -> Scenario:
+    """The scenario, the same GPUs on two nodes that count as a large cluster, or the scenario with two replicas."""
+    kind = chance.choice(("small", "large", "large", "replicas"))
+    if kind == "large":
+        gpus = max(1, scenario.gpus // 2)
+        return replace(scenario, nodes=scenario.nodes * 2, gpus=gpus, names_a_part=True)
+    if kind == "replicas":
+        return _with_replicas(scenario, chance)
+    return scenario
+
+
+def _with_replicas(scenario: Scenario, chance: random.Random) -> Scenario:
+    """The scenario with the faults of two replicas of gpuscheduler. It takes some time until one of them leads."""
+    later = [replace(action, at=action.at + LEADS_AFTER_S) for action in scenario.actions]
+    faults = at_random(chance, SCHEDULER_FAULTS, 2, LEADS_AFTER_S, LEADS_AFTER_S + LASTS_S)
+    delayed = replace(scenario, actions=tuple(later), lasts_s=scenario.lasts_s + LEADS_AFTER_S, replicas=2)
+    return with_more(delayed, faults)
 
 
 _STAGES: tuple[Callable[[int, random.Random], Scenario], ...] = (

@@ -14,6 +14,7 @@ from gpuscheduler.core.choose_gpus import Choice
 from gpuscheduler.core.gpu_request import Amounts
 from gpuscheduler.core.jobs.commit import commit_text
 from gpuscheduler.core.pod_facts import COMMIT_ANNOTATION
+from gpuscheduler.core.scheduling import Scheduling
 from simworld import checker
 from simworld.claim_checker import ClaimChecker
 from simworld.claim_faults import ClaimFaults
@@ -121,7 +122,7 @@ class World:
             node.runtime.init_runs_s = lambda: chance.choice(INIT_RUNS_S)
         self._stock = StockScheduler(self.api, self.history)
         self.replicas = SchedulerReplicas(self.api, self.history, scenario.seed, scenario.replicas)
-        self._job_checks = JobChecks(self, lambda: self._scheduler.living_core)
+        self._job_checks = JobChecks(self, self._core)
         self._scheduler = GpuScheduler(
             self.api,
             self.history,
@@ -243,6 +244,10 @@ class World:
         self.api.failing.clear()
         self._start_scheduler()
         self.jobs.repair()
+
+    def _core(self) -> Scheduling | None:
+        """What decides for gpuscheduler, with whatever replicas; None while nothing does."""
+        return self.replicas.leading_core() if self.scenario.replicas else self._scheduler.living_core
 
     def _start_scheduler(self) -> None:
         if self.scenario.replicas:

@@ -15,6 +15,7 @@ from typing import Any
 from gpuagent.kube.api.access import Access
 from gpuscheduler import app as product
 from gpuscheduler.core.pod_facts import COMMIT_ANNOTATION
+from gpuscheduler.core.scheduling import Scheduling
 from gpuscheduler.scheduler_settings import SchedulerSettings
 from simworld.history import History
 from simworld.parts.kube_scheduler import NAME, KubeScheduler
@@ -84,6 +85,11 @@ class Replica:
     def leads(self) -> bool:
         """Whether the extender counts its kube-scheduler as the leader."""
         return self.app is not None and self.app._leading.is_set()  # noqa: SLF001 (what the process knows)
+
+    @property
+    def knows_of_changes(self) -> bool:
+        """Whether nothing keeps changes of the cluster from the extender for now."""
+        return kernel().now >= max(self.held_until, self.watches_held_until, self.stalled_until)
 
     # -- life -----------------------------------------------------------------------------------------------------
 
@@ -252,6 +258,13 @@ class SchedulerReplicas:
             replica.stalled_until = 0.0
             replica.start()
         self._strikes = []
+
+    def leading_core(self) -> Scheduling | None:
+        """What decides in the replica that leads; None while there is none, or while it hears nothing of changes."""
+        for replica in self.replicas:
+            if replica.app is not None and replica.leads and replica.knows_of_changes:
+                return replica.app._core  # noqa: SLF001 (what the process knows)
+        return None
 
     def strike_now(self, which: int, what: str, seconds: float) -> None:
         """Have a fault come to a replica now."""

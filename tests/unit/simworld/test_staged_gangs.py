@@ -21,7 +21,7 @@ def test_a_world_is_drawn_from_its_seed_alone_and_has_actions_of_a_world(seed):
     ("fault", "seed", "said"),
     [
         ("g1_gated_pods_are_there", 2, "which has a scheduling gate"),
-        ("g2_nominations_of_gated_pods_stay", 7, "is nominated for"),
+        ("g2_nominations_of_gated_pods_stay", 2, "is nominated for"),
         ("g3_a_tenant_holds_gpus_with_jobs_that_cannot_start", 1, "which cannot start"),
         ("gpuscheduler_reads_the_first_page_of_a_list", 27, "is bound to pods of"),
         ("pods_nobody_asked_about_are_planned", 1, "and kube-scheduler has not asked about it"),
