@@ -12,11 +12,16 @@ from tempfile import TemporaryDirectory
 from simworld.runtime.replace import replace_machine
 replace_machine()
 from simworld.play import play
+from simworld.put_back import FAULTS, SYMPTOMS
 from simworld.scenario import Action, Scenario
+fault = {fault!r}
+if fault:
+    FAULTS[fault]()
+until = SYMPTOMS.get(fault, "") if {ends_when_broken} else None
+# pytest's own folders are too long for the sockets in them.
 with TemporaryDirectory() as folder:
-    outcome = play({scenario!r}, Path(folder))
+    outcome = play({scenario!r}, Path(folder), until=until)
 print(*outcome.story, sep="\\n")
-print(*outcome.broken, sep="\\n")
 """
 
 
@@ -34,28 +39,9 @@ def output_of(code: str, timeout_s: float = 500) -> str:
     return done.stdout
 
 
-def story_of(scenario: Scenario) -> str:
-    """Play a scenario; what happened, and which promises were broken."""
-    return output_of(_PLAY.format(scenario=scenario))
+def story_of(scenario: Scenario, fault: str = "", *, ends_when_broken: bool = False) -> str:
+    """Play a scenario; what happened, and which promises were broken.
 
-
-PLAYED_WITH_A_FAULT = """
-from pathlib import Path
-from tempfile import TemporaryDirectory
-from simworld.runtime.replace import replace_machine
-replace_machine()
-from simworld.play import play
-from simworld.put_back import FAULTS, SYMPTOMS
-from {module} import {draw}
-FAULTS[{fault!r}]()
-# pytest's own folders are too long for the sockets in them.
-with TemporaryDirectory() as folder:
-    outcome = play({draw}({seed}), Path(folder), until=SYMPTOMS.get({fault!r}, ""))
-print(*outcome.broken, sep="\\n")
-"""
-
-
-def broken_with_fault(fault, draw, seed):
-    """What the checker says, a line each, when a fault is put back into the world that `draw` makes of a seed."""
-    script = PLAYED_WITH_A_FAULT.format(module=draw.__module__, draw=draw.__name__, fault=fault, seed=seed)
-    return output_of(script)
+    A fault of `put_back` is put back first. With `ends_when_broken`, the world ends when a promise is broken that shows it.
+    """
+    return output_of(_PLAY.format(scenario=scenario, fault=fault, ends_when_broken=ends_when_broken))

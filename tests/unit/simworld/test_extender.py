@@ -3,33 +3,19 @@
 import pytest
 
 from simworld.claim_scenario import draw_world, with_claims
-from simworld.scenario import POINTS, draw
-from tests.unit.simworld.own_process import output_of
-
-STRUCK = """
-from pathlib import Path
-from tempfile import TemporaryDirectory
-from simworld.runtime.replace import replace_machine
-replace_machine()
-from simworld.play import play
-from simworld.scenario import Action, Scenario
-actions = (
-    Action(1.0, "strike_extender", ({point!r}, 1, 4.0)),
-    Action(5.0, "create_gang", ("aliyun.com/gpu-mem", 70, 2, 0.1)),
-    Action(5.0, "create_pod", ("aliyun.com/gpu-mem", 8, 0, 1)),
-)
-scenario = Scenario(1, ("1.36",), 4, "share", True, 30.0, actions)
-# pytest's own folders are too long for the sockets in them.
-with TemporaryDirectory() as folder:
-    outcome = play(scenario, Path(folder))
-print(*outcome.story, sep="\\n")
-print(*outcome.broken, sep="\\n")
-"""
+from simworld.history import MEMORY
+from simworld.scenario import POINTS, Action, Scenario, draw
+from tests.unit.simworld.own_process import story_of
 
 
 @pytest.mark.parametrize("point", sorted(set(POINTS)))
 def test_pods_run_although_the_extender_has_crashed(point):
-    story = output_of(STRUCK.format(point=point))
+    actions = (
+        Action(1.0, "strike_extender", (point, 1, 4.0)),
+        Action(5.0, "create_gang", (MEMORY, 70, 2, 0.1)),
+        Action(5.0, "create_pod", (MEMORY, 8, 0, 1)),
+    )
+    story = story_of(Scenario(1, ("1.36",), 4, "share", True, 30.0, actions))
     assert "BROKEN" not in story
     _, afterwards = story.split(f"{point}: its extender is killed, for 4 s")
     # The next one has read all, and goes on.

@@ -3,35 +3,19 @@
 import pytest
 
 from simworld.draw_jobs import draw_jobs
-from tests.unit.simworld.own_process import output_of
+from simworld.history import MEMORY
+from simworld.scenario import Action, Scenario
+from tests.unit.simworld.own_process import story_of
 from tests.unit.simworld.test_worlds import simulate
 
 SEED = "1019"
 """One node, several jobs, and some of them are admitted."""
-HELD_BACK = """
-from pathlib import Path
-from tempfile import TemporaryDirectory
-from simworld.runtime.replace import replace_machine
-replace_machine()
-from simworld.play import play
-from simworld.put_back import FAULTS
-from simworld.scenario import Action, Scenario
-job = "aliyun.com/gpu-mem", 8, 2, {gated}, {admitted_after_s}, 1, 0, {is_possible}, "default"
-if {fault!r}:
-    FAULTS[{fault!r}]()
-scenario = Scenario(1, ("1.36",), 2, "share", True, 40.0, (Action(5.0, "create_workload", job),))
-# pytest's own folders are too long for the sockets in them.
-with TemporaryDirectory() as folder:
-    outcome = play(scenario, Path(folder))
-print(*outcome.story, sep="\\n")
-print(*outcome.broken, sep="\\n")
-"""
 
 
 def play_one_job(fault, *, gated, admitted_after_s, is_possible):
     """The story of a job of two pods on one node, and what it broke."""
-    code = HELD_BACK.format(fault=fault, gated=gated, admitted_after_s=admitted_after_s, is_possible=is_possible)
-    return output_of(code)
+    job = (MEMORY, 8, 2, gated, admitted_after_s, 1, 0, is_possible, "default")
+    return story_of(Scenario(1, ("1.36",), 2, "share", True, 40.0, (Action(5.0, "create_workload", job),)), fault)
 
 
 def test_a_world_with_jobs_of_kueue_is_played_the_same_twice():

@@ -4,7 +4,7 @@ import pytest
 
 from simworld.staged_admissions import draw_staged_admissions
 from simworld.world import World
-from tests.unit.simworld.own_process import broken_with_fault
+from tests.unit.simworld.own_process import story_of
 
 
 @pytest.mark.parametrize("seed", range(14))
@@ -32,4 +32,6 @@ def test_a_world_is_drawn_from_its_seed_alone_and_has_actions_of_a_world(seed):
     ],
 )
 def test_a_world_shows_the_fault_that_needs_its_circumstance(fault, seed, said):
-    assert said in broken_with_fault(fault, draw_staged_admissions, seed)
+    story = story_of(draw_staged_admissions(seed), fault, ends_when_broken=True)
+    broken = [line for line in story.splitlines() if "BROKEN" in line]
+    assert any(said in line for line in broken)
