@@ -7,6 +7,7 @@ from typing import Any
 from gpuscheduler import app
 from gpuscheduler.cluster_api import list_watch
 from gpuscheduler.cluster_api.lease import Lease
+from gpuscheduler.cluster_api.list_watch import ListWatch
 from gpuscheduler.cluster_api.writes import BindResult, Writes
 from gpuscheduler.core.bindings import Bindings
 from gpuscheduler.core.calls import BindOutcome, BindWrite, Nudge
@@ -99,6 +100,16 @@ def _pods_that_are_gone_stay_in_mind() -> None:
     _set(Scheduling, "pod_gone", lambda *_: None)
 
 
+def _a_new_list_drops_nothing() -> None:
+    read_list = ListWatch._list  # noqa: SLF001 (the decision that is taken away)
+
+    async def without_former(self: ListWatch) -> None:
+        self._keys = set()
+        await read_list(self)
+
+    _set(ListWatch, "_list", without_former)
+
+
 def _set(owner: Any, name: str, value: Any) -> None:  # noqa: ANN401 (any module or class)
     if not hasattr(owner, name):
         raise AttributeError(f"{owner} has no {name}: the fault has to be put back in another place")
@@ -119,6 +130,7 @@ SCHEDULER_FAULTS: dict[str, Callable[[], None]] = {
         _a_sent_binding_reserves_nothing,
         _nobody_is_woken,
         _pods_that_are_gone_stay_in_mind,
+        _a_new_list_drops_nothing,
     )
 }
 """By name, what puts each back."""

@@ -117,6 +117,19 @@ def _probe(world: "World") -> None:
         # What is free is counted by the containers that live, so the next check begins when these do.
         elif not kernel().run(lambda uids=uids: _all_run(world, uids), BOUND_S):  # type: ignore[misc]
             world.history.break_promise(f"{what} of 1 {MEMORY} each is bound, and does not run within {BOUND_S:g} s")
+        elif members > 1:
+            _lose_one(world, pods, members)
+
+
+def _lose_one(world: "World", pods: list[Json], members: int) -> None:
+    """A pod that comes in the place of one that a job has just lost is placed within its bound."""
+    world.delete(pods[0], 0)
+    pod = world.create_probe(f"scheduled-probe-{members}-again", members)
+    uid = pod["metadata"]["uid"]
+    if not kernel().run(lambda: _all_bound(world, [uid]), BOUND_S):
+        what = "a pod in the place of one that a job has lost"
+        world.history.break_promise(f"{what} is not bound within {BOUND_S:g} s")
+    kernel().run(lambda: _all_run(world, [uid]), BOUND_S)
 
 
 def _all_bound(world: "World", uids: list[str]) -> bool:

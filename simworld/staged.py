@@ -5,23 +5,29 @@ happens too seldom to be found by. So each of these worlds has what leads to one
 """
 
 import random
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 
 from simworld.history import MEMORY
-from simworld.scenario import VERSIONS, Action, Maker, Scenario
+from simworld.scenario import Action, Maker, Scenario
+from simworld.stage import GIB_PER_GPU, LASTS_S, at_random, pod_of, staged
+from simworld.staged_scheduling import SCHEDULING_STAGES
 from simworld.swarm import Wants, restart_slow_agent
 
-GIB_PER_GPU = 80
-LASTS_S = 30.0
 MORE_SEEDS = 72
 """Seeds from this one on have more circumstances: those below stay the worlds that tables name."""
+SCHEDULING_SEEDS = 5_000_000
+"""Seeds from this one on have those of `staged_scheduling`, too."""
 SIZES = (40, 70)
 """GiB of pods of which two, or one, fill a GPU."""
 
 
 def draw_staged_world(seed: int) -> Scenario:
     """The staged world of a seed. Seeds that follow each other have different circumstances."""
-    stages = _STAGES if seed < MORE_SEEDS else (*_STAGES, *_MORE_STAGES)
+    stages = _STAGES
+    if seed >= MORE_SEEDS:
+        stages = (*stages, *_MORE_STAGES)
+    if seed >= SCHEDULING_SEEDS:
+        stages = (*stages, *SCHEDULING_STAGES)
     stage = stages[seed % len(stages)]
     return stage(seed, random.Random(f"{seed}/staged world"))
 
@@ -42,7 +48,7 @@ def _job_that_is_bound_in_part(seed: int, chance: random.Random) -> Scenario:
     # Replicas need some time until one of them leads.
     begins = 10.0 if replicas else 2.0
     job = Action(begins, "create_gang", (MEMORY, size, members, 0.0))
-    others = [_pod_of(size, begins + chance.random() * 4.0) for _ in range(members)]
+    others = [pod_of(size, begins + chance.random() * 4.0) for _ in range(members)]
     return staged(seed, chance, gpus=gpus, mode="share", actions=[strike, job, *others], replicas=replicas)
 
 
@@ -53,10 +59,10 @@ def _pod_that_is_forgotten(seed: int, chance: random.Random) -> Scenario:
     room = gpus * (GIB_PER_GPU // size)
     is_of_job = chance.choice((0, 1))
     forget = Action(1.0, "forget_asked_pod", (is_of_job,))
-    first = _pod_of(size, 2.0)
+    first = pod_of(size, 2.0)
     if is_of_job and room > 1:
         first = Action(2.0, "create_gang", (MEMORY, size, chance.randint(2, room), 0.0))
-    others = [_pod_of(size, 3.0 + chance.random() * 4.0) for _ in range(room + 1)]
+    others = [pod_of(size, 3.0 + chance.random() * 4.0) for _ in range(room + 1)]
     return staged(seed, chance, gpus=gpus, mode="share", actions=[forget, first, *others])
 
 
@@ -146,7 +152,7 @@ def _decisions_of_tenants(seed: int, chance: random.Random) -> Scenario:
         gpu = chance.randrange(2)
         actions.append(Action(at, "create_pod_with_decision", (amount, gpu, claimed)))
         size = chance.choice((8, 20, 40))
-        actions.append(_pod_of(size, at + chance.random() * 0.2))
+        actions.append(pod_of(size, at + chance.random() * 0.2))
     actions += at_random(chance, [_forced_deletion], 12, 4.0, LASTS_S)
     decides = chance.random() < 0.5
     mode = chance.choice(("share", "cgpu"))
@@ -165,13 +171,13 @@ def _plans_of_tenants(seed: int, chance: random.Random) -> Scenario:
         actions.append(Action(begins + 1.0, "forge_plan", (index, claimed, amount)))
         for _ in range(2):
             size = chance.choice((20, 40))
-            actions.append(_pod_of(size, begins + chance.random() * 6.0))
+            actions.append(pod_of(size, begins + chance.random() * 6.0))
     return staged(seed, chance, gpus=2, mode="share", actions=actions)
 
 
 def _labels_of_tenants(seed: int, chance: random.Random) -> Scenario:
     """A tenant labels pods that run as pods of a job that still waits for the last one of its own."""
-    actions = [_pod_of(8, 1.0 + chance.random()) for _ in range(3)]
+    actions = [pod_of(8, 1.0 + chance.random()) for _ in range(3)]
     for number in (1, 2):
         begins = 6.0 + 10.0 * number
         members = chance.choice((2, 3))
@@ -196,48 +202,8 @@ def _bindings_that_are_refused(seed: int, chance: random.Random) -> Scenario:
         Action(begins, "create_gang", (MEMORY, size, members, 0.0)),
     ]
     others_come = [begins + 0.2 + chance.random() * 4.0 for _ in range(members + 2)]
-    actions += [_pod_of(size, at) for at in others_come]
+    actions += [pod_of(size, at) for at in others_come]
     return staged(seed, chance, gpus=gpus, mode="share", actions=actions, replicas=2)
-
-
-def staged(  # noqa: PLR0913 (the fields of a scenario)
-    seed: int,
-    chance: random.Random,
-    *,
-    gpus: int,
-    mode: str,
-    actions: Sequence[Action],
-    versions: Sequence[str] = VERSIONS,
-    decides: bool = True,
-    replicas: int = 0,
-    lasts_s: float = LASTS_S,
-) -> Scenario:
-    """A scenario of one node."""
-    in_order = sorted(actions, key=lambda action: action.at)
-    return Scenario(
-        seed=seed,
-        nodes=(chance.choice(versions),),
-        gpus=gpus,
-        mode=mode,
-        decides=decides,
-        lasts_s=lasts_s,
-        actions=tuple(in_order),
-        replicas=replicas,
-    )
-
-
-def at_random(chance: random.Random, kinds: Sequence[Maker], count: int, first: float, last: float) -> list[Action]:
-    """So many actions of these kinds between two moments."""
-    actions = []
-    for _ in range(count):
-        at = first + chance.random() * (last - first)
-        kind = chance.choice(kinds)
-        actions.append(Action(at, *kind(chance)))
-    return actions
-
-
-def _pod_of(size: int, at: float) -> Action:
-    return Action(at, "create_pod", (MEMORY, size, 0, 1))
 
 
 def _forced_deletion(chance: random.Random) -> tuple[str, tuple[int, int]]:

@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 
 from simworld.history import MEMORY, WHOLE
 from simworld.scenario import Action, Args, Maker, Scenario
-from simworld.staged import LASTS_S, at_random, staged
+from simworld.stage import LASTS_S, at_random, staged
 from simworld.swarm import Wants
 
 LATEST_ANSWER_S = 1.8

@@ -10,7 +10,7 @@ from dataclasses import replace
 from simworld.draw_pages import PAGES
 from simworld.history import MEMORY
 from simworld.scenario import SCHEDULER_FAULTS, Action, Args, Scenario, with_more
-from simworld.staged import LASTS_S, at_random, staged
+from simworld.stage import LASTS_S, at_random, staged
 
 GIB_PER_GPU = 80
 SIZES = (40, 70)

@@ -1,5 +1,6 @@
 """A simulated cluster and the actions that a scenario has for it."""
 
+import itertools
 import logging
 import math
 import random
@@ -22,6 +23,7 @@ from simworld.claim_people import ClaimPeople
 from simworld.history import ALLOCATION, CORES, INIT, MEMORY, SIDECAR, WHOLE, History, Living, mixed_modes
 from simworld.job_checks import JobChecks
 from simworld.linked_gpus import linked_box
+from simworld.occupied import OccupiedChecks
 from simworld.parts.amounts import has_claims
 from simworld.parts.amounts import limits as limits_of
 from simworld.parts.gpu_scheduler import NAME, GpuScheduler
@@ -75,8 +77,10 @@ PEOPLE = (
     "create_pod",
     "create_pod_with_decision",
     "create_stock_pod",
+    "create_controlled_pod",
     "create_job_pod",
     "create_gang",
+    "create_gang_again",
     "create_twins",
     "create_retried_gang",
     "create_init_pod",
@@ -99,6 +103,7 @@ class World:
 
     Attributes:
         history: what happened, and what was broken.
+        faults_end_at: when the last fault ends that keeps parts from hearing of each other.
     """
 
     def __init__(self, scenario: Scenario, root: Path, *, until: str | None = None) -> None:
@@ -137,6 +142,9 @@ class World:
         self.history.start_checks.append(self._in_one_mode)
         self.history.start_checks.append(self._on_decided_gpus)
         self.history.bound_checks.append(self._bound_to_lost_gpu)
+        occupied = OccupiedChecks(self)
+        self.history.start_checks.append(occupied.starts)
+        self.history.bound_checks.append(occupied.check_bound)
         self._refusals = RefusalChecks(self)
         self.history.refusal_checks.append(self._refusals.check)
         reasons = RefusalReasons(self)
@@ -145,8 +153,9 @@ class World:
         self.jobs = JobControllers(self.api, self.history, scenario.seed)
         self._pods = 0
         self._gangs = 0
+        self._again = 0
         self._probes = 0
-        self._faults_end_at = -math.inf
+        self.faults_end_at = -math.inf
         self._probe_pods: list[Json] = []
         self._xids_on_their_way = 0
         self._people = Process("people")
@@ -361,7 +370,7 @@ class World:
                 continue
             for gpu in node.box.gpus:
                 # While the API server or the agent is away, gpuscheduler cannot know that a GPU is lost.
-                told_from = max(node.lost_at.get(gpu.uuid, math.inf), self._faults_end_at)
+                told_from = max(node.lost_at.get(gpu.uuid, math.inf), self.faults_end_at)
                 is_decided = str(gpu.minor) == index
                 if is_decided and kernel().now - told_from > PUBLISHED_S:
                     yield f"{self.history.name(uid)} is bound to GPU {index} of {node.name}, which is lost"
@@ -387,6 +396,20 @@ class World:
         """A pod that names no scheduler, so that a kube-scheduler without gpuscheduler binds it."""
         self._pods += 1
         self._create(f"pod-{self._pods}", _limits(resource, amount, cores), containers=containers, is_stock=True)
+
+    def create_controlled_pod(self, resource: str, amount: int) -> None:
+        """A pod of a controller that makes another one whenever it has ended or is gone."""
+        self._pods += 1
+        name = f"pod-{self._pods}"
+        owner = {"apiVersion": "apps/v1", "kind": "ReplicaSet", "name": name, "uid": f"uid-{name}", "controller": True}
+
+        def control() -> None:
+            for number in itertools.count():
+                pod = self._create(f"{name}-{number}", {resource: amount}, owner=owner)
+                while self.api.is_away or checker.may_start(self, pod):
+                    kernel().sleep(1.0)
+
+        kernel().spawn(control, name, self._people)
 
     def create_job_pod(self, resource: str, amount: int, cores: int, seconds: float) -> None:
         """A pod that ends by itself some time after it has started."""
@@ -434,16 +457,27 @@ class World:
         self._make_gang("default", job, resource, amount, members, lag_s)
         self._make_gang("team", job, resource, amount, members, 3 * lag_s)
 
+    def create_gang_again(self, resource: str, amount: int, members: int, lag_s: float) -> None:
+        """The last job is deleted, and created again at once. Until the former pods have ended, both have its label."""
+        job = f"job-{self._gangs}"
+        for pod in self._pods_of_people():
+            labels = pod["metadata"].get("labels") or {}
+            if labels.get(JOB_LABEL) == job:
+                self.delete(pod, 30)
+        self._again += 1
+        self._make_gang("default", job, resource, amount, members, lag_s, f"-again-{self._again}")
+
     def _make_gang(  # noqa: PLR0913 (what it consists of)
-        self, namespace: str, job: str, resource: str, amount: int, members: int, lag_s: float
+        self, namespace: str, job: str, resource: str, amount: int, members: int, lag_s: float, suffix: str = ""
     ) -> None:
+        """Create the pods of a job one after another. `suffix` tells pods from those of a former job of the name."""
         labels = {JOB_LABEL: job, REPLICAS_LABEL: str(members)}
-        key = f"{namespace}/{job}"
+        key = f"{namespace}/{job}{suffix}"
         self.history.gang_sizes[key] = members
 
         def make() -> None:
             for member in range(members):
-                pod = self._create(f"{job}-{member}", {resource: amount}, labels=labels, namespace=namespace)
+                pod = self._create(f"{job}-{member}{suffix}", {resource: amount}, labels=labels, namespace=namespace)
                 self.history.gangs.setdefault(key, []).append(pod["metadata"]["uid"])
                 kernel().sleep(lag_s)
 
@@ -707,8 +741,30 @@ class World:
         """Kube-scheduler does not come back to the next pod for which GPUs are reserved, single or of a job."""
         self._scheduler.forget_next(is_of_job=bool(is_of_job))
 
+    def slow_volumes(self, most_s: float, seconds: float) -> None:
+        """Kube-scheduler has volumes made for a pod between its two calls of the extender, which takes a while."""
+        self.history.note("kube-scheduler", f"waits for volumes up to {most_s:g} s before it binds, for {seconds:g} s")
+        self._scheduler.volumes_s = most_s
+
+        def speed_up() -> None:
+            self._scheduler.volumes_s = 0.0
+
+        self._after(seconds, speed_up)
+
+    def end_pods_slowly(self, seconds: float) -> None:
+        """Containers take so long to end after their pod is deleted."""
+        self.history.note("world", f"has containers that take {seconds:g} s to end")
+        for node in self.nodes:
+            node.runtime.ends_after = lambda: seconds
+
     def stall_scheduler(self, which: int, seconds: float) -> None:
         self.replicas.strike_now(which, "stall", seconds)
+
+    def stall_leader(self, seconds: float) -> None:
+        """The replica that leads stands still, with its kube-scheduler."""
+        for which, replica in enumerate(self.replicas.replicas):
+            if replica.leads:
+                self.stall_scheduler(which, seconds)
 
     def cut_scheduler(self, which: int, seconds: float) -> None:
         self.replicas.strike_now(which, "cut", seconds)
@@ -937,7 +993,7 @@ class World:
         ends = "breaks" if are_broken else "ends"
         self.history.note("api server", f"says nothing on its watches for {seconds:g} s, and then {ends} them")
         self.api.silence()
-        self._faults_end_at = max(self._faults_end_at, kernel().now + seconds)
+        self.faults_end_at = max(self.faults_end_at, kernel().now + seconds)
 
         def forget() -> None:
             kernel().sleep(seconds)
@@ -958,7 +1014,7 @@ class World:
 
     def end_fault_in(self, seconds: float, act: Callable[[], object]) -> None:
         """End a fault of what stands between people and GPUs so much later."""
-        self._faults_end_at = max(self._faults_end_at, kernel().now + seconds)
+        self.faults_end_at = max(self.faults_end_at, kernel().now + seconds)
         self._after(seconds, act)
 
     def _after(self, seconds: float, act: Callable[[], object]) -> None:

@@ -13,9 +13,12 @@ from gpuscheduler.core.jobs.planning import planning, start_plans
 from gpuscheduler.core.jobs.pods.members import Members
 from gpuscheduler.core.jobs.pods.start import Start
 from gpuscheduler.core.jobs.recovery import Recovery
+from gpuscheduler.core.jobs.start_plan import StartPlan
 from gpuscheduler.core.pod_facts import PodFacts
 from gpuscheduler.core.reservations import Reservations
 from gpuscheduler.core.scheduling import Scheduling
+from gpuscheduler.core.single_pods import single_pods
+from gpuscheduler.core.waiting.cool_downs import CoolDowns
 from simworld.faults.replacing import put
 
 
@@ -169,6 +172,52 @@ def an_unseen_pod_joins_those_that_run() -> None:
     put(jobs.Jobs, "_not_shown", lambda *_: "")
 
 
+def a_next_leader_does_not_go_on_with_jobs() -> None:
+    """A scheduler that begins to lead reserves nothing for jobs that the former leader bound in part."""
+    put(Scheduling, "caught_up", lambda *_: None)
+
+
+def pods_that_are_being_deleted_count() -> None:
+    """Pods of a former job that still end count for the next one of its name, which has begun then."""
+    count = Members._count  # noqa: SLF001 (the decision that is taken away)
+
+    def as_if_it_stayed(self: Any, pod: PodFacts) -> None:  # noqa: ANN401 (the pods of a job)
+        count(self, replace(pod, deleting=False))
+
+    put(Members, "_count", as_if_it_stayed)
+
+
+def a_plan_that_failed_is_not_tried_again() -> None:
+    """A job for which there was no room waits until its own pods change, whatever room there is."""
+    put(planning.Planning, "_made_of", lambda _self, job: job.members.version)
+
+
+def a_plan_is_not_checked_before_it_is_bound() -> None:
+    """GPUs of a plan may have been taken by pods of other schedulers meanwhile."""
+    put(start_plans.StartPlans, "still_fit", lambda *_: True)
+
+
+def a_reserved_place_is_not_checked_before_it_is_bound() -> None:
+    """The same for a pod that is in no job."""
+    put(single_pods, "still_fits", lambda *_: True)
+
+
+def bound_pods_stay_in_their_plan() -> None:
+    """The written plan of a job goes on when all of its pods are bound, so that no other plan is made for it."""
+    without = StartPlan.without
+
+    def unless_written(self: StartPlan, uids: Any) -> StartPlan:  # noqa: ANN401 (UIDs)
+        return self if self.is_written else without(self, uids)
+
+    put(StartPlan, "without", unless_written)
+
+
+def nobody_hears_that_a_node_rests_no_longer() -> None:
+    """A pod whose owner passes over a node is not woken when the node may be used again."""
+    put(CoolDowns, "end", lambda *_: 0)
+    put(CoolDowns, "node_changed", lambda *_: None)
+
+
 FAULTS = (
     j4_members_that_have_succeeded_are_missed,
     jobs_of_all_namespaces_are_one,
@@ -189,4 +238,11 @@ FAULTS = (
     labels_of_running_pods_count,
     a_refused_binding_of_a_job_gives_its_place_away,
     an_unseen_pod_joins_those_that_run,
+    a_next_leader_does_not_go_on_with_jobs,
+    pods_that_are_being_deleted_count,
+    a_plan_that_failed_is_not_tried_again,
+    a_plan_is_not_checked_before_it_is_bound,
+    a_reserved_place_is_not_checked_before_it_is_bound,
+    bound_pods_stay_in_their_plan,
+    nobody_hears_that_a_node_rests_no_longer,
 )

@@ -72,6 +72,7 @@ class GpuScheduler:
     Attributes:
         core: the product's decisions.
         asked: UIDs of the pods about which kube-scheduler has asked, in this process or in a former one.
+        volumes_s: how long the volumes of a pod take at most, which are made before it is bound.
     """
 
     def __init__(
@@ -97,6 +98,7 @@ class GpuScheduler:
         self._is_synced = False
         self.core: Scheduling
         self.asked: set[str] = set()
+        self.volumes_s = 0.0
         self._decided = decided
         self._chance_of_nodes = random.Random("named nodes") if names_a_part else None
         self._min_feasible = 1 if names_a_part else MIN_FEASIBLE_NODES
@@ -366,6 +368,8 @@ class GpuScheduler:
         self._not_before[uid] = kernel().now + min(LONGEST_BACK_OFF_S, BACK_OFF_S * 2**tries)
 
     def _bind(self, namespace: str, name: str, uid: str, node: str) -> None:
+        if self.volumes_s:
+            kernel().sleep(kernel().chance.random() * self.volumes_s)
         answer = self.core.bind(uid, node, kernel().now, int(wall_clock() * 1e9))
         self._settle()
         while isinstance(answer, BindWait):

@@ -54,7 +54,7 @@ class Placements:
         gib_by_gpu: Counter[str] = Counter()
         owners_by_gpu: defaultdict[str, list[str]] = defaultdict(list)
         for uid, annotations in decisions.items():
-            gib_by_gpu.update(_gib_by_gpu(annotations))
+            gib_by_gpu.update(decided_gib(annotations))
             for gpu in _whole_gpus(annotations):
                 owners_by_gpu[gpu].append(self._history.name(uid))
         for gpu, gib in gib_by_gpu.items():
@@ -85,7 +85,7 @@ def _whole_gpus(annotations: Mapping[str, str]) -> list[str]:
     return text.split(",") if text else []
 
 
-def _gib_by_gpu(annotations: Mapping[str, str]) -> Counter[str]:
+def decided_gib(annotations: Mapping[str, str]) -> Counter[str]:
     """GiB of each GPU that a decision gives to the containers of a pod."""
     gib: Counter[str] = Counter()
     for shares in json.loads(annotations.get(ALLOCATION, "{}")).values():

@@ -3,7 +3,7 @@
 import pytest
 
 from simworld.parts.job_controllers import JobControllers
-from simworld.staged import MORE_SEEDS, draw_staged_world
+from simworld.staged import MORE_SEEDS, SCHEDULING_SEEDS, draw_staged_world
 from simworld.world import World
 from tests.unit.simworld.own_process import output_of
 
@@ -34,7 +34,9 @@ JOB = ("create_gang", ("aliyun.com/gpu-mem", 70, 2, 0.0))
 POD = ("create_pod", ("aliyun.com/gpu-mem", 70, 0, 1))
 
 
-@pytest.mark.parametrize("seed", [*range(16), *range(MORE_SEEDS, MORE_SEEDS + 22)])
+@pytest.mark.parametrize(
+    "seed", [*range(16), *range(MORE_SEEDS, MORE_SEEDS + 22), *range(SCHEDULING_SEEDS, SCHEDULING_SEEDS + 40)]
+)
 def test_a_staged_world_is_drawn_from_its_seed_alone_and_has_actions_of_a_world(seed):
     scenario = draw_staged_world(seed)
     assert scenario == draw_staged_world(seed)

@@ -1,0 +1,114 @@
+"""Staged worlds for gpuscheduler: what real clusters have around a Binding, a job's plan, or a change of leaders."""
+
+import random
+from collections.abc import Callable
+
+from simworld.history import MEMORY
+from simworld.scenario import Action, Scenario
+from simworld.stage import GIB_PER_GPU, LASTS_S, pod_of, staged
+
+LEADS_S = 10.0
+"""When one of two replicas certainly leads."""
+NEXT_LEADS_S = 20.0
+"""How much later the other one does, if the first has ended."""
+
+
+def _older_pods_at_a_change_of_leaders(seed: int, chance: random.Random) -> Scenario:
+    """The leader ends or stands still in the middle of a start. Pods that came before have room by then."""
+    gpus = 2
+    begins = LEADS_S + 3.0
+    # Beside these, pods of 30 GiB have room and those of 40 have none. When they are gone, those of 40 take all of it.
+    leavers = [_leaver(50, LEADS_S, begins + 1.0 + chance.random() * 8.0) for _ in range(gpus)]
+    older = [pod_of(40, LEADS_S + 1.5 + chance.random()) for _ in range(3 * gpus)]
+    # The first Binding is tried again a moment later.
+    refused = Action(begins - 0.1, "fail_bindings", (0.0, chance.choice((500, 503))))
+    if chance.random() < 0.5:
+        strike = Action(begins - 0.1, "strike_scheduler", ("binding done", 1, "kill_both", NEXT_LEADS_S))
+        begun = [refused, strike, Action(begins, "create_gang", (MEMORY, 30, gpus, 0.0))]
+    else:
+        strike = Action(begins + 0.1 + chance.random() * 0.4, "stall_leader", (NEXT_LEADS_S,))
+        begun = [refused, strike, pod_of(30, begins)]
+    lasts_s = begins + NEXT_LEADS_S + 10.0
+    actions = [*leavers, *older, *begun]
+    return staged(seed, chance, gpus=gpus, mode="share", actions=actions, replicas=2, lasts_s=lasts_s)
+
+
+def _deletions_that_no_watch_shows(seed: int, chance: random.Random) -> Scenario:
+    """Pods are deleted while watches say nothing, and then all objects are listed again."""
+    size = chance.choice((40, 70))
+    gpus = chance.choice((1, 2))
+    room = gpus * (GIB_PER_GPU // size)
+    begins = LEADS_S + 5.0
+    first = [pod_of(size, LEADS_S + chance.random()) for _ in range(room)]
+    silence = Action(begins, "outdate_watches", (chance.choice((2.0, 4.0)), chance.choice((0, 1))))
+    deleted_at = [begins + 0.2 + chance.random() for _ in range(room)]
+    deletions = [Action(at, "delete_pod", (chance.randrange(1000), 0)) for at in deleted_at]
+    next_ones = [pod_of(size, begins + 6.0 + chance.random() * 4.0) for _ in range(room)]
+    actions = [*first, silence, *deletions, *next_ones]
+    return staged(seed, chance, gpus=gpus, mode="share", actions=actions, replicas=2)
+
+
+def _job_that_waits_for_room(seed: int, chance: random.Random) -> Scenario:
+    """A job waits until other pods end. Kube-scheduler sees room for each pod of it, but no GPU has that."""
+    gpus = chance.choice((2, 4))
+    size = chance.choice((40, 60))
+    members = chance.choice((2, gpus))
+    leavers = [_leaver(50, 1.0, 10.0 + chance.random() * 15.0) for _ in range(gpus)]
+    job = Action(4.0, "create_workload", (MEMORY, size, members, 0, 0.0, 1, 1, 1, "default"))
+    return staged(seed, chance, gpus=gpus, mode="share", actions=[*leavers, job])
+
+
+def _pods_of_others_while_volumes_are_made(seed: int, chance: random.Random) -> Scenario:
+    """Volumes take seconds between the two calls of kube-scheduler, and pods of another one come meanwhile."""
+    gpus = 4
+    size = chance.choice((50, 70))
+    actions = [Action(0.5, "slow_volumes", (chance.choice((12.0, 20.0)), LASTS_S))]
+    begins = 2.0
+    if chance.random() < 0.5:
+        actions.append(Action(begins, "create_gang", (MEMORY, size, 2, 0.0)))
+    else:
+        actions += [pod_of(size, begins + chance.random() * 0.2) for _ in range(2)]
+    others_come = [begins + 1.5 + chance.random() for _ in range(2)]
+    actions += [Action(at, "create_stock_pod", (MEMORY, size, 0, 1)) for at in others_come]
+    return staged(seed, chance, gpus=gpus, mode="share", actions=actions, lasts_s=LASTS_S + 10.0)
+
+
+def _job_that_comes_again(seed: int, chance: random.Random) -> Scenario:
+    """A job is created again under its name while pods of the former one still end."""
+    gpus = 2
+    members = chance.choice((2, 3))
+    size = chance.choice((8, 20))
+    actions = [
+        Action(0.5, "end_pods_slowly", (chance.choice((5.0, 10.0, 20.0)),)),
+        Action(1.0, "create_gang", (MEMORY, size, members, 0.0)),
+    ]
+    for begins in (8.0, 20.0):
+        lag_s = chance.choice((1.0, 2.0, 4.0))
+        actions.append(Action(begins, "create_gang_again", (MEMORY, size, members, lag_s)))
+    return staged(seed, chance, gpus=gpus, mode="share", actions=actions, lasts_s=LASTS_S + 10.0)
+
+
+def _pod_that_its_node_refuses(seed: int, chance: random.Random) -> Scenario:
+    """A pod of another scheduler is faster, so the agent refuses one of a controller, which makes another one."""
+    gpus = 8
+    size = chance.choice((50, 70))
+    actions: list[Action] = []
+    for begins in (12.0, 16.0, 20.0, 24.0):
+        actions.append(Action(begins, "create_controlled_pod", (MEMORY, size)))
+        actions.append(Action(begins + chance.random() * 0.03, "create_stock_pod", (MEMORY, size, 0, 1)))
+    return staged(seed, chance, gpus=gpus, mode="share", actions=actions, replicas=2)
+
+
+def _leaver(size: int, at: float, until: float) -> Action:
+    """A pod that comes at a moment and ends at another one, about."""
+    return Action(at, "create_job_pod", (MEMORY, size, 0, until - at))
+
+
+SCHEDULING_STAGES: tuple[Callable[[int, random.Random], Scenario], ...] = (
+    _older_pods_at_a_change_of_leaders,
+    _deletions_that_no_watch_shows,
+    _job_that_waits_for_room,
+    _pods_of_others_while_volumes_are_made,
+    _job_that_comes_again,
+    _pod_that_its_node_refuses,
+)
