@@ -11,7 +11,7 @@ from gpuagent.simulation.boxes import BoxGpu
 from simworld.history import CORES, MEMORY, WHOLE, Living
 from simworld.parts.amounts import ENDED, free_amounts, has_claims, lasting_containers, limits
 from simworld.parts.node import SimulatedNode
-from simworld.waiting import healthy_gpus, usable_gpus
+from simworld.waiting import healthy_gpus, is_unisolated, usable_gpus
 from standin.api.objects import Json
 from standin.api.refusal import Refusal
 
@@ -129,7 +129,7 @@ def _check_pod(world: "World", pod: Json) -> None:
     if "deletionTimestamp" in meta:
         world.history.break_promise(f"{name} on {node} was deleted and does not end")
         return
-    if phase != "Running" and not _says_why_it_waits(pod):
+    if phase != "Running" and not _says_why_it_waits(world, pod):
         world.history.break_promise(f"{name} on {node} does not run: {status}")
         return
     _check_containers(world, pod, is_said_to_run=phase == "Running")
@@ -146,7 +146,7 @@ def _check_containers(world: "World", pod: Json, *, is_said_to_run: bool) -> Non
             world.history.break_promise(f"{meta['name']}/{container['name']} is said to run and does not")
 
 
-def _says_why_it_waits(pod: Json) -> bool:
+def _says_why_it_waits(world: "World", pod: Json) -> bool:
     """Whether its containers wait with a sentence that says why they never start.
 
     In mode core_mem a container asks for memory and compute, or for neither. No scheduler checks that, so such a pod is
@@ -154,7 +154,11 @@ def _says_why_it_waits(pod: Json) -> bool:
     """
     wanted = limits(pod)
     asks_for_half = (MEMORY in wanted) != (CORES in wanted)
-    reasons = ["is gone from this node"]
+    node = next(node for node in world.nodes if node.name == pod["spec"]["nodeName"])
+    reasons = []
+    if node.lost:
+        # The driver sets no limit on it either.
+        reasons += ["is gone from this node", "GPU is lost"]
     if asks_for_half:
         reasons.append("a container has both, or neither")
     messages = []
@@ -209,9 +213,11 @@ def _check_amounts(world: "World", node: SimulatedNode) -> None:
     assert node.agent is not None
     reasons = [f"{problem.reason}: {problem.message}" for problem in problems(node.agent.state)]
     usable = usable_gpus(world, node)
+    if is_unisolated(node, mode) and not reasons:
+        world.history.break_promise(f"{node.name} isolates nothing in mode {mode}, and no problem says so")
     for resource in (MEMORY, CORES, WHOLE):
         amount = int(allocatable.get(resource, 0))
-        is_of_mode = resource in BY_MODE[mode]
+        is_of_mode = resource in BY_MODE[mode] and not is_unisolated(node, mode)
         full = _amount_of(healthy_gpus(node), resource) if is_of_mode else 0
         # A reason for one GPU is no reason to offer less of another one.
         least = _amount_of(usable, resource) if is_of_mode else 0
@@ -303,7 +309,11 @@ def _check_books(world: "World", node: SimulatedNode) -> None:
     for kept, units in world.history.kept_on_node(node.name):
         pod = world.history.name(kept.pod_uid)
         for resource, ids in units.items():
-            known_ids = known.get((pod, kept.container, resource), frozenset())
+            # Kubelet may have given them to a container of the pod that waits, and lists only that one.
+            of_pod = [
+                held for (owner, _, held_resource), held in known.items() if owner == pod and held_resource == resource
+            ]
+            known_ids = frozenset[str]().union(*of_pod)
             if not ids <= known_ids:
                 holder = f"{node.name}: {pod}/{kept.container} has ended"
                 unknown = len(ids - known_ids)

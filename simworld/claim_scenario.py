@@ -8,6 +8,7 @@ from simworld.claim_shapes import SHARE_CLASS, WHOLE_CLASS
 from simworld.draw_circumstances import with_circumstance, with_pods_by_class
 from simworld.draw_claims import with_more_claims
 from simworld.draw_init import with_init_containers
+from simworld.draw_isolation import with_isolation
 from simworld.draw_jobs import KINDS as JOB_KINDS
 from simworld.draw_pages import with_small_pages
 from simworld.draw_wider import with_many_nodes, with_wider_faults
@@ -27,7 +28,7 @@ def draw_world(seed: int) -> Scenario:
     """The scenario of a seed, with claims if it has some."""
     drawn = with_strikes_of_the_extender(with_more_claims(with_claims(draw(seed))))
     with_faults = with_circumstance(with_wider_faults(with_many_nodes(drawn)))
-    return with_small_pages(with_pods_by_class(with_faults))
+    return with_isolation(with_small_pages(with_pods_by_class(with_faults)))
 
 
 def draw_small_world(seed: int) -> Scenario:
@@ -42,7 +43,7 @@ def _draw_small_world(seed: int) -> Scenario:
     if scenario.has_claims:
         with_faults = with_circumstance(with_wider_faults(with_more_claims(scenario, is_small=True)))
         return with_pods_by_class(with_faults)
-    return with_wider_faults(with_init_containers(with_more_faults(scenario)))
+    return with_isolation(with_wider_faults(with_init_containers(with_more_faults(scenario))))
 
 
 def with_claims(scenario: Scenario) -> Scenario:

@@ -75,6 +75,7 @@ class History:
         broken: promises that were broken, in words; the checker adds those that need the whole history.
         pods: names by UID, for people.
         starts: containers that have started.
+        started_at: UID of each pod to when its last container started.
         last_end_at: when a container ended last.
         ended_ones: containers that have ended, each with the moment.
         gangs: UIDs of the pods of each job that starts together.
@@ -97,6 +98,7 @@ class History:
     broken: list[str] = field(default_factory=list)
     pods: dict[str, str] = field(default_factory=dict)
     starts: int = 0
+    started_at: dict[str, float] = field(default_factory=dict)
     last_end_at: float = -math.inf
     ended_ones: list[tuple[float, Living]] = field(default_factory=list)
     decisions: dict[str, Mapping[str, str]] = field(default_factory=dict)
@@ -136,6 +138,7 @@ class History:
         units = {resource: frozenset(ids) for resource, ids in granted.ids.items()}
         living = Living(node, uid, container, units, dict(granted.env))
         self.starts += 1
+        self.started_at[uid] = kernel().now
         held = ", ".join(f"{len(ids)} {resource}" for resource, ids in sorted(units.items()))
         gpus = ", ".join(living.gpus) or "no GPU"
         self.note(f"{node} kubelet", f"started {self.name(uid)}/{container}: {held or 'nothing'} on {gpus}")

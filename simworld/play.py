@@ -13,12 +13,14 @@ from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
+from gpuagent.host import cgroup_watch, limits_client
 from gpuagent.kube.api import pages, transport
 from gpuagent.system import inotify
 from gpuscheduler.cluster_api import list_watch
 from simworld.claim_scenario import draw_world
+from simworld.parts.limits_helper import HelperConnection
 from simworld.runtime import http
-from simworld.runtime.files import ProcessInotify, process_pipe, replace_disk
+from simworld.runtime.files import ProcessInotify, process_pipe, process_pipe2, replace_disk
 from simworld.runtime.kernel import begin
 from simworld.runtime.replace import seed_library
 from simworld.scenario import Scenario
@@ -75,8 +77,11 @@ def play(scenario: Scenario, root: Path, *, until: str | None = None) -> Outcome
     began = machine.now
     world = World(scenario, root, until=until)
     inotify.Inotify = ProcessInotify  # type: ignore[misc]
+    cgroup_watch.Inotify = ProcessInotify  # type: ignore[attr-defined]
     os.pipe = process_pipe
+    os.pipe2 = process_pipe2
     replace_disk()
+    limits_client._Connection = HelperConnection  # type: ignore[misc,assignment]  # noqa: SLF001 (its wire)
     transport.connect = lambda *_: http.Transport(world.api)  # type: ignore[assignment]
     if scenario.page:
         _ask_for_pages_of(scenario.page)

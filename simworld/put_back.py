@@ -25,7 +25,14 @@ from gpuscheduler.core.jobs.planning.nominations import Nominations
 from gpuscheduler.core.jobs.planning.start_plans import StartPlans
 from gpuscheduler.core.jobs.turns import Turns
 from gpuscheduler.core.reservations import Reservations
-from simworld.faults import agent_and_api_server, agent_and_kubelet, agent_and_scheduler, found_in_worlds, in_scheduler
+from simworld.faults import (
+    agent_and_api_server,
+    agent_and_kubelet,
+    agent_and_scheduler,
+    found_in_worlds,
+    in_scheduler,
+    isolation,
+)
 from simworld.put_back_claims import CLAIM_FAULTS
 from simworld.put_back_scheduler import SCHEDULER_FAULTS
 
@@ -147,6 +154,7 @@ FAULTS: dict[str, Callable[[], None]] = (
             *agent_and_scheduler.FAULTS,
             *in_scheduler.FAULTS,
             *found_in_worlds.FAULTS,
+            *isolation.FAULTS,
             _a2_annotations_of_running_pods_steer_the_scheduler,
             _g1_gated_pods_are_there,
             _g2_nominations_of_gated_pods_stay,

@@ -5,7 +5,7 @@ A shrunk scenario is the same list with actions left out.
 
 import random
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from simworld.draw_jobs import draw_jobs
 from simworld.history import CORES, MEMORY, WHOLE
@@ -45,6 +45,8 @@ class Scenario:
         gates_off: feature gates of the API server that are off.
         names_a_part: whether kube-scheduler names a part of the nodes, as in a cluster of more than a hundred.
         isolates: whether each node has an isolation driver, which works all the time.
+        limits: how the driver of each node accounts memory by cgroups, ``dmem`` or ``misc``, if agents have the
+            isolation driver `limits` and let no container start without it; else empty.
         has_links: whether each node's GPUs are linked in pairs, and its agent publishes sets of them.
         page: how many objects agents and replicas ask for in each page of a list; 0 for the product's own number.
     """
@@ -63,6 +65,8 @@ class Scenario:
     isolates: bool = False
     has_links: bool = False
     page: int = 0
+    # Not in its text: by a hash of that, the worlds of earlier seeds are compared with what they were.
+    limits: str = field(default="", repr=False)
 
 
 LATER_SEEDS = 1_000_000

@@ -31,6 +31,9 @@ RESOURCES = {
 }
 """What a container asks for in each mode. Any other container gets nothing there, or is told so."""
 
+NOT_BY_LIMITS = ("core_mem", "mps")
+"""Modes that driver `limits` serves only together with MPS, which no node has."""
+
 MOST_PODS = 20
 """How many pods may share a GPU, by the default of `--max-pods-per-gpu`."""
 
@@ -209,12 +212,19 @@ def usable_gpus(world: "World", node: SimulatedNode, ended_after: float = math.i
     """Healthy GPUs of a node of which no container has something by a claim, or that another mode gave it."""
     stored = world.api.objects.get(("nodes", "", node.name))
     mode = stored["metadata"]["labels"].get(MODE_LABEL)
+    if is_unisolated(node, mode):
+        return []
     taken: set[str] = set()
     for living in world.history.on_node(node.name, ended_after):
         taken.update(world.claims.scheduler.claimed_gpus(living.pod_uid))
         if not _is_of_mode(living, mode):
             taken.update(living.gpus)
     return [gpu for gpu in healthy_gpus(node) if gpu.uuid not in taken]
+
+
+def is_unisolated(node: SimulatedNode, mode: str) -> bool:
+    """Whether a mode promises isolation that the driver of the node does not have: nothing is offered there then."""
+    return node.limits is not None and mode in NOT_BY_LIMITS
 
 
 def healthy_gpus(node: SimulatedNode) -> list[BoxGpu]:

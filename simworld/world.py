@@ -6,11 +6,13 @@ import math
 import random
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 
 from gpuagent.domain.pods.annotations import DECIDED_ANNOTATION
 from gpuagent.domain.sharing.mode import GROUP_ANNOTATION, JOB_LABEL, MODE_LABEL, REPLICAS_LABEL
-from gpuagent.simulation.boxes import Box
+from gpuagent.simulation.boxes import MEMORY_LIMITS_SINCE, Box
+from gpuagent.simulation.memory_accounting import BackendName
 from gpuscheduler.core.choose_gpus import Choice
 from gpuscheduler.core.gpu_request import Amounts
 from gpuscheduler.core.jobs.commit import commit_text
@@ -21,6 +23,8 @@ from simworld.claim_checker import ClaimChecker
 from simworld.claim_faults import ClaimFaults
 from simworld.claim_people import ClaimPeople
 from simworld.history import ALLOCATION, CORES, INIT, MEMORY, SIDECAR, WHOLE, History, Living, mixed_modes
+from simworld.isolation_checks import IsolationChecks
+from simworld.isolation_faults import IsolationFaults
 from simworld.job_checks import JobChecks
 from simworld.linked_gpus import linked_box
 from simworld.occupied import OccupiedChecks
@@ -123,6 +127,8 @@ class World:
             # The real machine has instances for so many agents.
             node.has_inotify = number < NODES_WITH_INOTIFY
             node.isolates = scenario.isolates
+            if scenario.limits:
+                node.have_limits()
             node.publishes_sets = scenario.has_links
             node.runtime.init_runs_s = lambda: chance.choice(INIT_RUNS_S)
         self._stock = StockScheduler(self.api, self.history)
@@ -137,10 +143,13 @@ class World:
         )
         self.claims = ClaimPeople(self)
         self.claim_faults = ClaimFaults(self)
+        self.isolation_faults = IsolationFaults(self)
+        self._isolation_checks = IsolationChecks(self)
         self._claim_checker = ClaimChecker(self)
         self.history.start_checks.append(self._on_lost_gpus)
         self.history.start_checks.append(self._in_one_mode)
         self.history.start_checks.append(self._on_decided_gpus)
+        self.history.start_checks.append(self._isolation_checks.check_start)
         self.history.bound_checks.append(self._bound_to_lost_gpu)
         occupied = OccupiedChecks(self)
         self.history.start_checks.append(occupied.starts)
@@ -170,6 +179,8 @@ class World:
         for node in self.nodes:
             node.start_kubelet()
             node.start_agent()
+            if node.limits is not None:
+                node.limits.start()
         self._stock.start()
         self._start_scheduler()
         self.claims.start()
@@ -204,6 +215,7 @@ class World:
         elif self.scenario.decides and self._scheduler.living_core is None:
             self.history.break_promise("gpuscheduler answers nothing")
         self._claim_checker.check_quiet()
+        self._isolation_checks.check_quiet()
         self._job_checks.check_quiet()
         self._probe()
         self._claim_checker.probe(PROBE_S)
@@ -223,7 +235,7 @@ class World:
         is_about_claims = hasattr(self.claims, action.kind)
         if self.api.is_away and (is_about_claims or action.kind in PEOPLE):
             return  # they get no answer
-        actors = (self.claims, self.claim_faults, self.jobs)
+        actors = (self.claims, self.claim_faults, self.isolation_faults, self.jobs)
         actor = next((actor for actor in actors if hasattr(actor, action.kind)), self)
         act: Callable[..., None] = getattr(actor, action.kind)
         act(*action.args)
@@ -245,11 +257,14 @@ class World:
             for gpu in node.box.gpus:
                 if gpu.uuid in node.lost:
                     continue
-                node.driver.simulator.restore(gpu.uuid)
+                # A GPU that comes back has been reset, and one that was never lost must not be.
+                if gpu.uuid in node.lost_at:
+                    node.driver.simulator.restore(gpu.uuid)
                 node.driver.simulator.action(gpu.uuid, 0)
                 node.lost_at.pop(gpu.uuid, None)
             node.start_kubelet()
             node.start_agent()
+        self.isolation_faults.repair()
         self.api.failing.clear()
         self._start_scheduler()
         self.jobs.repair()
@@ -1047,7 +1062,10 @@ def _init_container(kind: str, limits: Mapping[str, int]) -> Json:
 def _box(name: str, scenario: Scenario) -> Box:
     """The GPUs of a node."""
     box_of = linked_box if scenario.has_links else equal_gpus
-    return box_of(name, scenario.gpus, GIB_PER_GPU)
+    box = box_of(name, scenario.gpus, GIB_PER_GPU)
+    if not scenario.limits:
+        return box
+    return replace(box, driver_version=f"{MEMORY_LIMITS_SINCE}.71.09", memory_limits=BackendName(scenario.limits))
 
 
 def _limits(resource: str, amount: int, cores: int) -> dict[str, int]:

@@ -1,24 +1,30 @@
 """One NVML for each node, although the binding has one library for the whole process."""
 
+from pathlib import Path
 from typing import Any
 
 import pynvml
 
 from gpuagent.simulation.boxes import Box
-from gpuagent.simulation.simulator import Simulator
+from gpuagent.simulation.simulator import CgroupSource, Simulator
 from simworld.runtime.kernel import kernel
 
 
 class NodeDriver:
     """The driver of one node.
 
+    Args:
+        box: its GPUs.
+        cgroup_root: where the node's cgroups are, if the driver knows cgroups.
+
     Attributes:
         simulator: has its faults.
         nvml: the library that the binding would have loaded on that node.
     """
 
-    def __init__(self, box: Box) -> None:
-        self.simulator = Simulator(box)
+    def __init__(self, box: Box, cgroup_root: Path) -> None:
+        # No process of a simulated node is one of this machine's.
+        self.simulator = Simulator(box, CgroupSource(cgroup_root, proc=cgroup_root))
         # The simulator has put its own library into the binding, as if this node were the only one.
         self.nvml = pynvml.nvmlLib
         pynvml.nvmlLib = NVML_OF_ALL_NODES

@@ -1,6 +1,7 @@
 """One node: a kubelet, an agent, GPUs, and files that outlive both."""
 
 import itertools
+import math
 from collections.abc import Callable, Collection
 from contextlib import AbstractContextManager, nullcontext
 from functools import partial
@@ -8,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from gpuagent.agent.agent import Agent
-from gpuagent.domain.sharing.isolation_layers import NONE
+from gpuagent.domain.sharing.isolation_layers import LIMITS, NONE
 from gpuagent.isolation.interface import Isolation
 from gpuagent.isolation.none import NoIsolation
 from gpuagent.kubelet.pod_resources import PodResources
@@ -17,8 +18,10 @@ from gpuagent.settings.settings import Settings
 from gpuagent.simulation.boxes import Box
 from simworld.history import History
 from simworld.parts.api_view import ApiView
+from simworld.parts.cgroups import NodeCgroups
 from simworld.parts.drivers import NodeDriver
 from simworld.parts.isolation import SimulatedIsolation
+from simworld.parts.limits_helper import LimitsHelper, limits_isolation
 from simworld.runtime.http import SimulatedApi
 from simworld.runtime.kernel import Process, kernel
 from standin.api.objects import Json
@@ -30,6 +33,8 @@ from standin.kubelet.pods import Admission, Pod
 from standin.kubelet.reporting import StatusReporter
 
 CONTROL_NODES = ("nvidiactl", "nvidia-uvm", "nvidia-uvm-tools", "nvidia-modeset")
+FIRST_INSTRUCTION_S = 0.02
+"""From the moment at which a container has a cgroup until its program begins; measured with containerd."""
 
 
 class NodeView:
@@ -50,6 +55,7 @@ class RecordingRuntime(Runtime):
 
     Attributes:
         ends_after: draws the seconds that containers take to end.
+        cgroups: of its pods and containers; None on a node whose driver knows no cgroups.
     """
 
     def __init__(self, cdi_dir: Path, node: str, history: History) -> None:
@@ -58,14 +64,34 @@ class RecordingRuntime(Runtime):
         self._history = history
         self.started = self._note_start
         self.ends_after: Callable[[], float] = lambda: 0.0
+        self.cgroups: NodeCgroups | None = None
 
     def _note_start(self, uid: str) -> None:
-        for (owner, container), granted in self.containers.items():
+        for (owner, container), granted in list(self.containers.items()):
             if owner == uid:
                 self._history.started(self._node, uid, container, granted)
 
+    def make_pod(self, uid: str) -> None:
+        if self.cgroups is not None:
+            self.cgroups.make_pod(uid)
+
+    def create(self, uid: str, name: str) -> None:
+        if self.cgroups is not None:
+            self.cgroups.make_container(uid, name)
+            # The runtime has more to do before the container's first instruction.
+            kernel().sleep(FIRST_INSTRUCTION_S)
+
+    def container_id(self, uid: str, name: str) -> str:
+        return super().container_id(uid, name) if self.cgroups is None else self.cgroups.container_id(uid, name)
+
+    def _remove_pod(self, uid: str) -> None:
+        if self.cgroups is not None:
+            self.cgroups.remove_pod(uid)
+
     def end_init(self, uid: str, name: str) -> None:
         super().end_init(uid, name)
+        if self.cgroups is not None:
+            self.cgroups.remove_container(uid, name)
         self._history.ended_init(self._node, uid, name)
 
     def lose_containers(self) -> None:
@@ -73,6 +99,7 @@ class RecordingRuntime(Runtime):
         uids = {uid for uid, _ in self.containers} | self.sandboxes
         for uid in sorted(uids):
             super().kill(uid)
+            self._remove_pod(uid)
             self._history.ended(self._node, uid)
         for path in self.cdi_dir.glob("*"):
             path.unlink()
@@ -82,6 +109,7 @@ class RecordingRuntime(Runtime):
         if seconds:
             kernel().sleep(seconds)
         super().kill(uid)
+        self._remove_pod(uid)
         self._history.ended(self._node, uid)
 
 
@@ -130,6 +158,7 @@ class SimulatedNode:
         runtime: its containers.
         kubelet: the kubelet that runs, or that ran last.
         agent: the agent that runs, or that ran last; None before the first one.
+        agent_started_at: when that one was started, in virtual seconds.
         lost: UUID of each GPU that is lost for good to the moment when it was.
         lost_at: the same for each GPU that is lost now, for good or for a while.
         ever_lost: UUIDs of the GPUs that are lost now or were.
@@ -137,7 +166,9 @@ class SimulatedNode:
         loses_reservations: whether the next kubelet forgets what it reserves if it is asked for a list meanwhile.
         has_disk_pressure: whether its kubelet rejects each pod before it asks any plugin.
         periods: how long its kubelet waits.
-        isolates: whether its agents have an isolation driver.
+        isolates: whether its agents have an isolation driver that works all the time.
+        limits: the helper of driver `limits`, which its agents have then; None if they have not.
+        isolation: the driver of its agent, if that is `limits`.
         publishes_sets: whether its agents publish sets of linked GPUs.
         clock_wrong_by_s: what its wall clock is ahead.
         disk_s: how long a write to its disk takes at most.
@@ -150,8 +181,9 @@ class SimulatedNode:
         self.name = name
         self.box = box
         self.version = version
-        self.driver = NodeDriver(box)
         self._root = root / name
+        self._cgroup_root = self._root / "cgroup"
+        self.driver = NodeDriver(box, self._cgroup_root)
         self._api = api
         self._view = NodeView(api, name)
         self._history = history
@@ -165,6 +197,7 @@ class SimulatedNode:
         self._agent_process = Process(f"{name} agent", host=self, alive=False)
         self.kubelet: SimulatedKubelet
         self.agent: Agent | None = None
+        self.agent_started_at = -math.inf
         self.lost: dict[str, float] = {}
         self._has_one_loop = False
         self.lost_at: dict[str, float] = {}
@@ -174,6 +207,8 @@ class SimulatedNode:
         self.has_disk_pressure = False
         self.periods = Periods()
         self.isolates = False
+        self.limits: LimitsHelper | None = None
+        self.isolation: Isolation | None = None
         self.publishes_sets = False
         self.clock_wrong_by_s = 0.0
         self.disk_s = 0.0
@@ -197,6 +232,16 @@ class SimulatedNode:
     def fence_file(self) -> Path:
         """Where an operator names GPUs that new pods do not get."""
         return self._root / "fence.json"
+
+    def have_limits(self) -> None:
+        """Have the helper of driver `limits` beside each agent. The node's box has to have such a driver."""
+        self.runtime.cgroups = NodeCgroups(self._cgroup_root)
+        self._limits_socket.parent.mkdir()
+        self.limits = LimitsHelper(self, self.name, self.driver, self.runtime.cgroups, self._history)
+
+    @property
+    def _limits_socket(self) -> Path:
+        return self._root / "limits" / "limits.sock"
 
     @property
     def has_kubelet(self) -> bool:
@@ -288,6 +333,7 @@ class SimulatedNode:
         if self._agent_process.alive:
             return
         self._agent_process = Process(f"{self.name} agent", host=self)
+        self.agent_started_at = kernel().now
         kernel().spawn(self._run_agent, f"{self.name} agent", self._agent_process)
 
     def _run_agent(self) -> None:
@@ -299,12 +345,16 @@ class SimulatedNode:
             kubeconfig=self._root / "kubeconfig",
             fence_file=self.fence_file,
             http_address=None,
-            allow_unisolated=True,
+            allow_unisolated=self.limits is None,
+            limits_socket=self._limits_socket,
             gpu_sets=self.publishes_sets,
         )
         isolation: dict[str, Isolation] = {NONE: NoIsolation()}
         if self.isolates:
             isolation = {SimulatedIsolation.name: SimulatedIsolation(), **isolation}
+        if self.limits is not None:
+            self.isolation = limits_isolation(settings)
+            isolation = {LIMITS: self.isolation, **isolation}
         agent = Agent(settings, isolation=isolation)
         agent.nvml = NvmlWatch(agent.post, dev=self._dev, sysfs=Path("/dev/null"), proc=Path("/dev/null"))
         self.agent = agent

@@ -8,6 +8,7 @@ from gpuagent.system.inotify import ADVICE, Inotify
 from simworld.runtime.kernel import MachineError, kernel
 
 _real_pipe = os.pipe
+_real_pipe2 = os.pipe2
 _real_fsync = os.fsync
 _real_replace = os.replace
 
@@ -60,7 +61,16 @@ def _wait_for_disk() -> None:
 
 def process_pipe() -> tuple[int, int]:
     """As `os.pipe`, and closed with its process."""
-    ends = _real_pipe()
+    return _with_process(_real_pipe())
+
+
+def process_pipe2(flags: int) -> tuple[int, int]:
+    """As `os.pipe2`, and closed with its process."""
+    return _with_process(_real_pipe2(flags))
+
+
+def _with_process(ends: tuple[int, int]) -> tuple[int, int]:
+    """The ends of a pipe, which are closed with the process that has its turn."""
     inode = os.fstat(ends[0]).st_ino
     kernel().process.at_end.append(partial(_close_pipe, ends, inode))
     return ends

@@ -72,6 +72,16 @@ class Runtime:
         self.init_ended: set[tuple[str, str]] = set()
         self.init_runs_s: Callable[[], float] = lambda: 0.0
 
+    def make_pod(self, uid: str) -> None:
+        """Kubelet makes the cgroup of a pod, before it asks any plugin to prepare or start something of it."""
+
+    def create(self, uid: str, name: str) -> None:
+        """Create a container whose plugins have agreed to its start. Its program does not run yet."""
+
+    def container_id(self, uid: str, name: str) -> str:
+        """The id of a container, as the status of its pod shows it."""
+        return f"{uid}/{name}"
+
     def kill(self, uid: str) -> None:
         """End a pod's containers and its sandbox."""
         self.sandboxes.discard(uid)
@@ -263,6 +273,7 @@ class PodWorkers:
         uid = ours.uid
         if uid not in self._runtime.sandboxes:
             self._report_no_sandbox(pod)
+            self._runtime.make_pod(uid)
             try:
                 self._claims.prepare(pod)
             except ClaimError as error:
@@ -277,9 +288,10 @@ class PodWorkers:
         statuses, wait_s = [], self._periods.resync
         for container in pod["spec"]["containers"]:
             name = container["name"]
-            status: Json = {"name": name, "containerID": f"standin://{uid}/{name}", "state": {"running": {}}}
+            status: Json = {"name": name, "state": {"running": {}}}
             try:
                 self._start(pod, ours, container)
+                status["containerID"] = f"standin://{self._runtime.container_id(uid, name)}"
             except StartError as error:
                 waiting = {"reason": "CreateContainerError", "message": str(error)}
                 status = {"name": name, "state": {"waiting": waiting}}
@@ -296,6 +308,7 @@ class PodWorkers:
         if key in self._runtime.containers:
             return
         granted = self._kubelet.start_container(ours, container["name"])
+        self._runtime.create(*key)
         names = self._claims.cdi_names(pod, container)
         self._runtime.containers[key] = edited(granted, self._runtime.cdi_dir, names)
         self._runtime.started(ours.uid)
