@@ -464,7 +464,10 @@ class Scheduling:
             allowed = self.jobs.preemptable(pod, proposed.keys(), now)
             cheapest = _fewest_victims(allowed, proposed, violations or {})
             proposed = {name: proposed[name] for name in cheapest}
-        return self._preemption.victims(pod, proposed, violations or {}, now)
+        victims = self._preemption.victims(pod, proposed, violations or {}, now)
+        if victims:
+            self._wake_ups.waits_for_evictions(pod.uid)
+        return victims
 
     def fragmented_bytes(self, now: float) -> int:
         """Free bytes of memory on GPUs where no pod fits that asks for as much as one of the last hour."""

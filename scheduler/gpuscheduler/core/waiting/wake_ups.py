@@ -14,6 +14,7 @@ from gpuscheduler.core.calls import Nominate, Nudge
 from gpuscheduler.core.cluster_usage import ClusterUsage
 from gpuscheduler.core.gpu_request import GpuRequest
 from gpuscheduler.core.pod_facts import PodFacts
+from gpuscheduler.core.waiting.trial_nominations import TrialNominations
 
 CHECK_S = 2.0
 """Least time between two checks: kube-scheduler tries most pods by itself before."""
@@ -74,6 +75,7 @@ class WakeUps:
         self._passed_over = passed_over
         self._refused: dict[str, _Refused] = {}
         self._early: dict[str, _Refused] = {}
+        self._nominations = TrialNominations()
         self._check_at = float("-inf")
         self._next = float("inf")
         self._frees = 0
@@ -107,18 +109,27 @@ class WakeUps:
         self._refused.pop(uid, None)
         self._early.pop(uid, None)
 
+    def waits_for_evictions(self, uid: str) -> None:
+        """Take that pods are evicted for a pod: kube-scheduler nominates it for their node."""
+        self._nominations.forget(uid)
+
     def next_due(self) -> float | None:
         """When `wake` has work, in monotonic seconds; None if nothing is due."""
+        times = (self._next_check(), self._nominations.next_end())
+        return min((at for at in times if at is not None), default=None)
+
+    def _next_check(self) -> float | None:
         has_freed = self._frees != self._usage.frees
         next_at = float("-inf") if has_freed else self._next
         due = max(self._check_at, next_at)
         return due if self._refused and due < float("inf") else None
 
     def wake(self, now: float) -> list[Nudge | Nominate]:
-        """Wake pods that fit, by priority and age."""
-        due = self.next_due()
+        """Wake pods that fit, by priority and age. End the nominations of those that were woken in vain."""
+        actions: list[Nudge | Nominate] = list(self._end_nominations(now))
+        due = self._next_check()
         if due is None or now < due:
-            return []
+            return actions
         self._check_at = now + CHECK_S
         self._next = float("inf")
         self._frees = self._usage.frees
@@ -127,12 +138,28 @@ class WakeUps:
         if len(ready) > MOST_WOKEN:
             self._next = now
         nominated_for: set[str] = set()
-        actions: list[Nudge | Nominate] = []
         for pod in nsmallest(MOST_WOKEN, ready, key=_order):
             action = self._wake(pod, nominated_for, now)
             if action:
                 actions.append(action)
         return actions
+
+    def _end_nominations(self, now: float) -> Iterator[Nominate]:
+        """Take back the nominations of pods that wait although they were nominated for long enough."""
+        for uid, node in self._nominations.take_over(now).items():
+            pod = self._pods.get(uid)
+            # The write that nominates it may still be on its way.
+            is_ours = pod is not None and pod.nominated in {"", node}
+            if pod is None or pod.node or not is_ours:
+                continue
+            refused = self._refused.get(uid)
+            if refused is None:
+                # It is being placed, or the next call refuses it.
+                self._nominations.begin(uid, node, now)
+                continue
+            # Otherwise this check might nominate it again.
+            refused.wake_at = max(refused.wake_at, now + refused.delay_s)
+            yield Nominate(pod.name, uid, "")
 
     def _candidates(self, now: float) -> Iterator[PodFacts]:
         """The pods whose delay is over."""
@@ -213,6 +240,7 @@ class WakeUps:
             if self._may_be_on(pod, name):
                 nominated_for.add(name)
                 refused.tried.add(name)
+                self._nominations.begin(pod.uid, name, now)
                 return Nominate(pod.name, pod.uid, name)
         # kube-scheduler finds the few nodes that such a pod accepts by itself.
         return Nudge(pod.name, pod.uid) if any_untried else None

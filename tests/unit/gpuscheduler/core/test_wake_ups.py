@@ -10,6 +10,7 @@ from gpuscheduler.core.constraints.labels import labels_of
 from gpuscheduler.core.constraints.node_site import NodeSite
 from gpuscheduler.core.pod_facts import pod_facts
 from gpuscheduler.core.scheduling import Scheduling
+from gpuscheduler.core.waiting.trial_nominations import NOMINATED_S
 from gpuscheduler.core.waiting.wake_ups import CHECK_S, FIRST_S, LIMIT_S, MOST_EARLY, WakeUps
 from tests.unit.gpuscheduler.core.api_objects import LeastFree, pod, pod_object, shared_node
 
@@ -168,3 +169,82 @@ def test_a_pod_is_woken_for_a_node_that_its_rules_accept(nodes, nominated):
     usage.frees += 1
     (action,) = wake_ups.wake(FIRST_S)
     assert action == (Nominate(waits.name, "a", nominated) if nominated else Nudge(waits.name, "a"))
+
+
+def evictions_begin(wake_ups, _pods):
+    wake_ups.waits_for_evictions("a")
+
+
+def bound(_wake_ups, pods):
+    pods["a"] = replace(pods["a"], node="n7")
+
+
+def gone(_wake_ups, pods):
+    del pods["a"]
+
+
+def nominated_by_kube_scheduler(_wake_ups, pods):
+    pods["a"] = replace(pods["a"], nominated="n8")
+
+
+def being_placed(wake_ups, _pods):
+    wake_ups.forget("a")
+
+
+def nothing(_wake_ups, _pods):
+    pass
+
+
+@pytest.mark.parametrize(
+    ("happens", "ends"),
+    [
+        (nothing, True),
+        (evictions_begin, False),
+        (bound, False),
+        (gone, False),
+        (nominated_by_kube_scheduler, False),
+        (being_placed, False),
+    ],
+)
+def test_the_nomination_of_a_pod_that_was_woken_in_vain_ends(happens, ends):
+    """kube-scheduler counts it on the node, and takes that back only from pods that may evict others."""
+    usage = ClusterUsage(min_feasible=0)
+    usage.node_seen(shared_node("n7"))
+    waits = waiting("a")
+    pods = {"a": waits}
+    wake_ups = WakeUps(usage, pods, lambda _pod, _now: iter(["n7"]), lambda _pod, _now: frozenset())
+    wake_ups.refused("a", 0.0)
+    usage.frees += 1
+    assert wake_ups.wake(FIRST_S) == [Nominate(waits.name, "a", "n7")]
+    pods["a"] = replace(waits, nominated="n7")
+    happens(wake_ups, pods)
+    ends_at = FIRST_S + NOMINATED_S
+    before = wake_ups.wake(ends_at - 0.1)
+    actions = [*before, *wake_ups.wake(ends_at)]
+    assert [action for action in actions if isinstance(action, Nominate)] == [Nominate(waits.name, "a", "")] * ends
+
+
+def test_a_nomination_ends_in_time_although_its_pod_is_woken_again():
+    usage = ClusterUsage(min_feasible=0)
+    usage.node_seen(shared_node("n7"))
+    waits = waiting("a")
+    pods = {"a": waits}
+    wake_ups = WakeUps(usage, pods, lambda _pod, _now: iter(["n7"]), lambda _pod, _now: frozenset())
+    wake_ups.refused("a", 0.0)
+    nodes = []
+    for second in range(1, 60):
+        usage.frees += 1
+        for action in wake_ups.wake(float(second)):
+            if isinstance(action, Nominate):
+                nodes.append((second, action.node))
+                pods["a"] = replace(waits, nominated=action.node)
+    since = None
+    for second, node in nodes:
+        if node:
+            since = since or second
+        else:
+            assert since is not None
+            assert second - since <= NOMINATED_S
+            since = None
+    assert nodes
+    assert any(not node for _, node in nodes)
