@@ -4,8 +4,9 @@ import random
 from collections.abc import Callable
 
 from simworld.history import MEMORY
-from simworld.scenario import Action, Scenario
-from simworld.stage import GIB_PER_GPU, LASTS_S, pod_of, staged
+from simworld.scenario import Action, Args, Maker, Scenario
+from simworld.stage import GIB_PER_GPU, LASTS_S, at_random, pod_of, staged
+from simworld.swarm import Wants
 
 LEADS_S = 10.0
 """When one of two replicas certainly leads."""
@@ -99,6 +100,29 @@ def _pod_that_its_node_refuses(seed: int, chance: random.Random) -> Scenario:
     return staged(seed, chance, gpus=gpus, mode="share", actions=actions, replicas=2)
 
 
+def _many_pods_in_a_large_cluster(seed: int, chance: random.Random) -> Scenario:
+    """Pods come faster than kube-scheduler takes them, so that gpuscheduler decides on the next ones before."""
+    gpus = chance.choice((2, 4))
+    sizes = chance.choice(((8, 20), (20, 40)))
+    wants = Wants("share", sizes)
+    kinds: list[Maker] = [wants.pod, wants.pod_that_ends, wants.pod_that_ends]
+    more: list[Maker] = [_gated, _gated, wants.gang, _deletion, _deletion, _deletion]
+    actions = [Action(0.2, "grow", (chance.choice((0.3, 1.0)),))]
+    for begins in (1.0, 14.0):
+        actions += at_random(chance, kinds, 16, begins, begins + 1.0)
+        actions += at_random(chance, more, 8, begins + 0.5, begins + 8.0)
+        actions += [Action(begins + 0.2 + chance.random() * 6.0, "refuse_nominated_pod") for _ in range(2)]
+    return staged(seed, chance, gpus=gpus, mode="share", actions=actions, lasts_s=LASTS_S + 10.0)
+
+
+def _gated(chance: random.Random) -> tuple[str, Args]:
+    return "create_gated_pod", (MEMORY, chance.choice((8, 20, 40)), chance.choice((1.0, 5.0, -1.0)))
+
+
+def _deletion(chance: random.Random) -> tuple[str, Args]:
+    return "delete_pod", (chance.randrange(1000), chance.choice((0, 30)))
+
+
 def _leaver(size: int, at: float, until: float) -> Action:
     """A pod that comes at a moment and ends at another one, about."""
     return Action(at, "create_job_pod", (MEMORY, size, 0, until - at))
@@ -111,4 +135,5 @@ SCHEDULING_STAGES: tuple[Callable[[int, random.Random], Scenario], ...] = (
     _pods_of_others_while_volumes_are_made,
     _job_that_comes_again,
     _pod_that_its_node_refuses,
+    _many_pods_in_a_large_cluster,
 )

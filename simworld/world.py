@@ -22,6 +22,7 @@ from simworld import checker
 from simworld.claim_checker import ClaimChecker
 from simworld.claim_faults import ClaimFaults
 from simworld.claim_people import ClaimPeople
+from simworld.held_checks import HeldChecks
 from simworld.history import ALLOCATION, CORES, INIT, MEMORY, SIDECAR, WHOLE, History, Living, mixed_modes
 from simworld.isolation_checks import IsolationChecks
 from simworld.isolation_faults import IsolationFaults
@@ -31,7 +32,7 @@ from simworld.occupied import OccupiedChecks
 from simworld.parts.amounts import has_claims
 from simworld.parts.amounts import limits as limits_of
 from simworld.parts.gpu_scheduler import NAME, GpuScheduler
-from simworld.parts.job_controllers import JobControllers
+from simworld.parts.job_controllers import KUEUES_GATE, JobControllers
 from simworld.parts.node import SimulatedNode
 from simworld.parts.scheduler_replicas import Replica, SchedulerReplicas
 from simworld.parts.stock_scheduler import StockScheduler
@@ -82,6 +83,7 @@ PEOPLE = (
     "create_pod_with_decision",
     "create_stock_pod",
     "create_controlled_pod",
+    "create_gated_pod",
     "create_job_pod",
     "create_gang",
     "create_gang_again",
@@ -134,12 +136,13 @@ class World:
         self._stock = StockScheduler(self.api, self.history)
         self.replicas = SchedulerReplicas(self.api, self.history, scenario.seed, scenario.replicas)
         self._job_checks = JobChecks(self, self._core)
+        self._held_checks = HeldChecks(self)
         self._scheduler = GpuScheduler(
             self.api,
             self.history,
             self.replicas.placements,
             names_a_part=scenario.names_a_part,
-            decided=self._job_checks.check_reserved,
+            decided=self._check_held,
         )
         self.claims = ClaimPeople(self)
         self.claim_faults = ClaimFaults(self)
@@ -171,6 +174,10 @@ class World:
         kernel().at_failure = self._thread_failed
         for product in ("gpuagent", "gpuscheduler", "asyncio"):
             logging.getLogger(product).addHandler(_ErrorsToHistory(product, self.history))
+
+    def _check_held(self, core: Scheduling, asked: set[str]) -> None:
+        self._job_checks.check_reserved(core, asked)
+        self._held_checks.check(core)
 
     # -- life -----------------------------------------------------------------------------------------------------
 
@@ -647,6 +654,7 @@ class World:
         owner: Json | None = None,
         init: Sequence[Json] = (),
         is_stock: bool = False,
+        gate: str = "",
     ) -> Json:
         amounts = {resource: str(amount) for resource, amount in limits.items()}
         body: Json = {
@@ -665,6 +673,8 @@ class World:
             body["spec"]["nodeName"] = node
         elif self.scenario.decides and not is_stock:
             body["spec"]["schedulerName"] = NAME
+        if gate:
+            body["spec"]["schedulingGates"] = [{"name": gate}]
         if labels:
             body["metadata"]["labels"] = labels
         if annotations:
@@ -756,6 +766,30 @@ class World:
         """Kube-scheduler does not come back to the next pod for which GPUs are reserved, single or of a job."""
         self._scheduler.forget_next(is_of_job=bool(is_of_job))
 
+    def grow(self, cycle_s: float) -> None:
+        """The schedulers start again, and take the cluster for one of thousands of nodes."""
+        self.history.note(
+            NAME, f"starts again in a large cluster, where kube-scheduler takes up to {cycle_s:g} s for a pod"
+        )
+        self._scheduler.kill()
+        self._scheduler.cycle_s = cycle_s
+        self._scheduler.start()
+
+    def create_gated_pod(self, resource: str, amount: int, gated_s: float) -> None:
+        """A pod that Kueue holds back for so long, or for ever if negative."""
+        self._pods += 1
+        pod = self._create(f"pod-{self._pods}", {resource: amount}, gate=KUEUES_GATE)
+        if gated_s >= 0:
+            self._after(gated_s, lambda: self._lift_gate(pod))
+
+    def _lift_gate(self, pod: Json) -> None:
+        meta = pod["metadata"]
+        patch: Json = {"metadata": {"uid": meta["uid"]}, "spec": {"schedulingGates": []}}
+        if self.api.is_away:
+            return
+        with suppress(Refusal):  # it is gone
+            self.api.objects.patch(("pods", meta["namespace"], meta["name"]), "", patch, strategic=False)
+
     def slow_volumes(self, most_s: float, seconds: float) -> None:
         """Kube-scheduler has volumes made for a pod between its two calls of the extender, which takes a while."""
         self.history.note("kube-scheduler", f"waits for volumes up to {most_s:g} s before it binds, for {seconds:g} s")
@@ -771,6 +805,10 @@ class World:
         self.history.note("world", f"has containers that take {seconds:g} s to end")
         for node in self.nodes:
             node.runtime.ends_after = lambda: seconds
+
+    def refuse_nominated_pod(self) -> None:
+        """Kube-scheduler has a reason of its own against the next nominated pod that it tries."""
+        self._scheduler.refuse_nominated()
 
     def stall_scheduler(self, which: int, seconds: float) -> None:
         self.replicas.strike_now(which, "stall", seconds)
@@ -1026,6 +1064,7 @@ class World:
     def jump_clock(self, _which: int, seconds: float) -> None:
         self.history.note("world", f"every process stands still for {seconds:g} s")
         kernel().now += seconds
+        self._held_checks.forget()
 
     def end_fault_in(self, seconds: float, act: Callable[[], object]) -> None:
         """End a fault of what stands between people and GPUs so much later."""

@@ -10,6 +10,7 @@ from gpuscheduler.core.gangs.gang import GangKey
 from gpuscheduler.core.jobs import jobs
 from gpuscheduler.core.jobs.job import Job, key_of
 from gpuscheduler.core.jobs.planning import planning, start_plans
+from gpuscheduler.core.jobs.planning.nominations import Nominations
 from gpuscheduler.core.jobs.pods.members import Members
 from gpuscheduler.core.jobs.pods.start import Start
 from gpuscheduler.core.jobs.recovery import Recovery
@@ -17,8 +18,9 @@ from gpuscheduler.core.jobs.start_plan import StartPlan
 from gpuscheduler.core.pod_facts import PodFacts
 from gpuscheduler.core.reservations import Reservations
 from gpuscheduler.core.scheduling import Scheduling
-from gpuscheduler.core.single_pods import single_pods
+from gpuscheduler.core.single_pods import ahead, single_pods
 from gpuscheduler.core.waiting.cool_downs import CoolDowns
+from gpuscheduler.core.waiting.trial_nominations import TrialNominations
 from simworld.faults.replacing import put
 
 
@@ -218,6 +220,26 @@ def nobody_hears_that_a_node_rests_no_longer() -> None:
     put(CoolDowns, "node_changed", lambda *_: None)
 
 
+def gated_pods_are_decided_ahead() -> None:
+    """In a large cluster, GPUs are reserved for a pod that others hold back, before kube-scheduler asks about it."""
+    put(ahead, "_may_wait", lambda pod: not pod.node)
+
+
+def a_decision_ahead_stays_nominated() -> None:
+    """A pod that kube-scheduler does not place stays nominated for the node that was decided before."""
+    put(ahead.Ahead, "withdraw", lambda self, pod: self.forget(pod.uid))
+
+
+def nominations_of_a_plan_that_broke_stay() -> None:
+    """Pods of a job stay nominated for the nodes of a plan that has ended."""
+    put(Nominations, "end", lambda *_: None)
+
+
+def pods_that_are_woken_in_vain_stay_nominated() -> None:
+    """As it was: kube-scheduler alone took the nomination back by which a pod was woken."""
+    put(TrialNominations, "begin", lambda *_: None)
+
+
 FAULTS = (
     j4_members_that_have_succeeded_are_missed,
     jobs_of_all_namespaces_are_one,
@@ -245,4 +267,8 @@ FAULTS = (
     a_reserved_place_is_not_checked_before_it_is_bound,
     bound_pods_stay_in_their_plan,
     nobody_hears_that_a_node_rests_no_longer,
+    gated_pods_are_decided_ahead,
+    a_decision_ahead_stays_nominated,
+    nominations_of_a_plan_that_broke_stay,
+    pods_that_are_woken_in_vain_stay_nominated,
 )

@@ -29,6 +29,7 @@ from gpuscheduler.core.pod_facts import COMMIT_ANNOTATION, JOB_GATE, pod_facts
 from gpuscheduler.core.policy.mix import Mix
 from gpuscheduler.core.policy.strand import Strand
 from gpuscheduler.core.scheduling import Scheduling
+from gpuscheduler.core.single_pods.ahead import AheadLimits
 from gpuscheduler.followers import ConfigMapFollower, NodeFollower
 from simworld.history import History
 from simworld.parts.named_nodes import nodes_to_name
@@ -50,6 +51,7 @@ BACK_OFF_S = 1.0
 LONGEST_BACK_OFF_S = 10.0
 """kube-scheduler's own: the first wait of a pod that was refused, and the longest."""
 WRITE_S = 0.02
+NO_NODE = "0/1 nodes are available: a plugin refuses the pod."
 RESOURCES = ("nodes", "configmaps", "pods")
 """Kinds of objects that the core follows."""
 LIST_S = 1.0
@@ -72,6 +74,8 @@ class GpuScheduler:
     Attributes:
         core: the product's decisions.
         asked: UIDs of the pods about which kube-scheduler has asked, in this process or in a former one.
+        cycle_s: how long kube-scheduler takes for a pod at most, as among thousands of nodes. With 0, the cluster is
+            small, and gpuscheduler decides nothing before it is asked. It counts when the scheduler starts.
         volumes_s: how long the volumes of a pod take at most, which are made before it is bound.
     """
 
@@ -93,12 +97,14 @@ class GpuScheduler:
         self._extender = Process(f"{NAME} extender", alive=False)
         self._kubelet = Process(f"{NAME} kubelet")
         self._strikes: list[_Strike] = []
+        self._refusals_to_come = 0
         self._to_forget: list[bool] = []
         """For each pod that kube-scheduler is to forget, whether it is one of a job."""
         self._is_synced = False
         self.core: Scheduling
         self.asked: set[str] = set()
         self.volumes_s = 0.0
+        self.cycle_s = 0.0
         self._decided = decided
         self._chance_of_nodes = random.Random("named nodes") if names_a_part else None
         self._min_feasible = 1 if names_a_part else MIN_FEASIBLE_NODES
@@ -139,6 +145,27 @@ class GpuScheduler:
         then on, and the extender is not told.
         """
         self._to_forget.append(is_of_job)
+
+    def refuse_nominated(self) -> None:
+        """Have kube-scheduler find no node for the next nominated pod that it tries, by a plugin of its own.
+
+        If the pod may evict no others (`preemptionPolicy: Never`), it stays nominated then.
+        """
+        self._refusals_to_come += 1
+
+    def _is_refused_now(self, pod: Json) -> bool:
+        is_nominated = bool((pod.get("status") or {}).get("nominatedNodeName"))
+        if not (is_nominated and self._refusals_to_come):
+            return False
+        self._refusals_to_come -= 1
+        metadata = pod["metadata"]
+        uid = metadata["uid"]
+        self._history.forgotten.add(uid)
+        self._history.note("kube-scheduler", f"has a reason of its own against {self._history.name(uid)}")
+        condition = {"type": "PodScheduled", "status": "False", "reason": "Unschedulable", "message": NO_NODE}
+        status = {"status": {"conditions": [condition]}, "metadata": {"uid": uid}}
+        self._patch(metadata["namespace"], metadata["name"], status, "status")
+        return True
 
     def _is_forgotten_now(self, pod: Json) -> bool:
         is_of_job = JOB_LABEL in (pod["metadata"].get("labels") or {})
@@ -202,7 +229,10 @@ class GpuScheduler:
         self._extender.at_end.append(self._fail_calls)
         self._is_synced = False
         mix = Mix()
-        self.core = Scheduling(Strand(mix), mix, [NAME], min_feasible=self._min_feasible)
+        # Otherwise it would take more than 500 nodes.
+        ahead = AheadLimits(nodes=0) if self.cycle_s else None
+        min_feasible = 0 if self.cycle_s else self._min_feasible
+        self.core = Scheduling(Strand(mix), mix, [NAME], ahead=ahead, min_feasible=min_feasible)
         self._due = Event()
         service: Any = SimpleNamespace(
             core=self.core,
@@ -305,7 +335,22 @@ class GpuScheduler:
                 self._changed.wait(BACK_OFF_S)
                 continue
             for pod in waiting:
-                self._schedule(pod)
+                if not self.cycle_s:
+                    self._schedule(pod)
+                    continue
+                kernel().sleep(kernel().chance.random() * self.cycle_s)
+                current = self._current(pod)
+                if current is not None and self._is_due(current):
+                    self._schedule(current)
+
+    def _current(self, pod: Json) -> Json | None:
+        """A pod as it is now; None if it is gone."""
+        metadata = pod["metadata"]
+        try:
+            current = self._objects.get(("pods", metadata["namespace"], metadata["name"]))
+        except Refusal:
+            return None
+        return current if current["metadata"]["uid"] == metadata["uid"] else None
 
     def _is_due(self, pod: Json) -> bool:
         spec = pod["spec"]
@@ -325,6 +370,8 @@ class GpuScheduler:
         kernel().sleep(kernel().chance.random() * 0.005)
         meta = pod["metadata"]
         uid = meta["uid"]
+        if self._is_refused_now(pod):
+            return
         node = self._node_for(pod)
         if not node:
             self._clear_nomination(pod)
