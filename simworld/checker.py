@@ -216,6 +216,8 @@ def _check_amounts(world: "World", node: SimulatedNode) -> None:
     if is_unisolated(node, mode) and not reasons:
         world.history.break_promise(f"{node.name} isolates nothing in mode {mode}, and no problem says so")
     for resource in (MEMORY, CORES, WHOLE):
+        if resource not in allocatable:
+            world.history.break_promise(f"{node.name} in mode {mode} says nothing of {resource}, not even zero")
         amount = int(allocatable.get(resource, 0))
         is_of_mode = resource in BY_MODE[mode] and not is_unisolated(node, mode)
         full = _amount_of(healthy_gpus(node), resource) if is_of_mode else 0

@@ -243,8 +243,7 @@ class ClaimChecker:
         meta = pod["metadata"]
         for container in pod["spec"]["containers"]:
             is_living = (meta["uid"], container["name"]) in self._history.living
-            # After a reboot, it does not come back on a GPU that was lost since.
-            if not is_living and not self._has_lost_gpu(pod):
+            if not is_living and not self.was_lost_before_a_boot(pod):
                 self._history.break_promise(f"{meta['name']}/{container['name']} is said to run and does not")
 
     def _check_refusal(self, pod: Json) -> None:
@@ -275,11 +274,20 @@ class ClaimChecker:
                 taken.add(uuid)
         return bool(used & taken)
 
-    def _has_lost_gpu(self, pod: Json) -> bool:
-        """Whether a GPU of its claims is lost. An agent that starts without it cannot show it to a monitor either."""
+    def was_lost_before_a_boot(self, pod: Json) -> bool:
+        """Whether a GPU of its claims was lost before its node booted: no container comes back on that one."""
+        node = self._node(pod["spec"]["nodeName"])
+        return any(node.lost[uuid] < node.booted_at for uuid in self._lost_gpus(pod))
+
+    def _lost_gpus(self, pod: Json) -> set[str]:
+        """The GPUs of its claims that are lost for good."""
         allocations = self._world.claims.scheduler.allocated.get(pod["metadata"]["uid"], {})
         lost = self._node(pod["spec"]["nodeName"]).lost
-        return any(part.uuid in lost for part in _all_parts(allocations))
+        return {part.uuid for part in _all_parts(allocations) if part.uuid in lost}
+
+    def _has_lost_gpu(self, pod: Json) -> bool:
+        """Whether a GPU of its claims is lost. An agent that starts without it cannot show it to a monitor either."""
+        return bool(self._lost_gpus(pod))
 
     def _reasons(self, pod: Json) -> list[str]:
         """Reason and message of the Events about a pod."""

@@ -59,5 +59,6 @@ class ClaimFaults:
         node.kill_kubelet()
         node.kill_agent()
         node.runtime.lose_containers()
+        node.booted_at = kernel().now
         self._world.end_fault_in(away_s, node.start_kubelet)
         self._world.end_fault_in(away_s * kernel().chance.random(), node.start_agent)

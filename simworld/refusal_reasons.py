@@ -19,6 +19,7 @@ from simworld.parts.amounts import ENDED
 from simworld.parts.node import SimulatedNode
 from simworld.runtime.kernel import kernel
 from simworld.waiting import MOST_PODS
+from standin.api.objects import Json
 
 if TYPE_CHECKING:
     from simworld.world import World
@@ -59,18 +60,25 @@ class RefusalReasons:
 
     def check(self, node_name: str, uid: str, reason: str) -> Iterator[str]:
         """The promise that a refusal breaks because its reason is not true."""
-        # What tenants write reserves GPUs, too, for as long as the agent believes it.
-        if self._world.history.edited:
-            return
         node = next(node for node in self._world.nodes if node.name == node_name)
         refused = f"{self._world.history.name(uid)} was refused"
-        if RESERVED in reason:
+        if RESERVED in reason and not self.has_edited_pods(node):
             for problem in self._unreserved(node, uid):
                 yield f"{refused}, but {problem}: {reason}"
         if FULL in reason:
             most = max(self._pods_on(node, gpu.uuid) for gpu in node.box.gpus)
             if most < MOST_PODS:
                 yield f"{refused}, but no GPU of {node.name} has more than {most} pods: {reason}"
+
+    def has_edited_pods(self, node: SimulatedNode) -> bool:
+        """Whether tenants have edited pods of a node: what they write may reserve its GPUs, too."""
+        edited = self._world.history.edited
+        bound = {uid for uid, bound in self._bound.items() if bound.node == node.name}
+        there = {pod["metadata"]["uid"] for pod in self._pods_of(node)}
+        return not edited.keys().isdisjoint(bound | there)
+
+    def _pods_of(self, node: SimulatedNode) -> list[Json]:
+        return [pod for pod in self._world.api.objects.peek("pods") if pod["spec"].get("nodeName") == node.name]
 
     def _unreserved(self, node: SimulatedNode, uid: str) -> Iterator[str]:
         """GPUs of which kubelet has offered the pod more than what is reserved for others."""

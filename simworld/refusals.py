@@ -12,6 +12,7 @@ from gpuagent.domain.sharing.mode import MODE_LABEL
 from simworld.parts.amounts import ENDED, has_claims, limits
 from simworld.parts.node import SimulatedNode
 from simworld.runtime.kernel import kernel
+from simworld.scenario import Action
 from simworld.waiting import RESOURCES, free_by_gpu, has_room_on
 from standin.api.objects import Json
 
@@ -42,25 +43,56 @@ CALM_ACTIONS = frozenset(
 """Actions after which no pod may be refused that has room. `replace_pod` gives a name to another pod."""
 
 
+OF_ONE_NODE = frozenset(
+    (
+        "restart_agent",
+        "restart_kubelet",
+        "restart_both",
+        "raise_xid",
+        "lose_gpu",
+        "break_gpu",
+        "hang_driver",
+        "slow_disk",
+        "press_disk",
+        "monitor",
+        "set_mode",
+        "change_mode_for",
+        "restart_limits",
+        "slow_limits",
+        "refuse_limits",
+        "strike_limits",
+    )
+)
+"""Actions that excuse refusals on one node only, whose number is the first argument."""
+
+
 class RefusalChecks:
     """Checks each refusal when it happens.
 
     Args:
         world: whose faults are noted with `acts`.
+
+    Attributes:
+        calm_from: name of each node to the moment from which its refusals are not excused, in virtual seconds.
     """
 
     def __init__(self, world: "World") -> None:
         self._world = world
-        self._calm_from = 0.0
+        self.calm_from = dict.fromkeys((node.name for node in world.nodes), 0.0)
 
-    def acts(self, kind: str) -> None:
-        """An action of this kind begins."""
-        if kind not in CALM_ACTIONS:
-            self._calm_from = kernel().now + CALM_S
+    def acts(self, action: Action) -> None:
+        """An action begins."""
+        if action.kind in CALM_ACTIONS:
+            return
+        nodes = self._world.nodes
+        if action.kind in OF_ONE_NODE:
+            nodes = [self._world.node_of(int(action.args[0]))]
+        for node in nodes:
+            self.calm_from[node.name] = kernel().now + CALM_S
 
     def check(self, node_name: str, uid: str, _reason: str) -> Iterator[str]:
         """The promise that a refusal breaks: nothing is wrong, and a GPU of the node has room for the pod."""
-        if kernel().now < self._calm_from or uid in self._world.history.edited:
+        if kernel().now < self.calm_from[node_name] or uid in self._world.history.edited:
             return
         pods = self._world.api.objects.peek("pods")
         pod = next((pod for pod in pods if pod["metadata"]["uid"] == uid), None)

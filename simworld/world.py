@@ -238,7 +238,7 @@ class World:
         kernel().run(lambda: False, seconds)
 
     def _act(self, action: Action) -> None:
-        self._refusals.acts(action.kind)
+        self._refusals.acts(action)
         is_about_claims = hasattr(self.claims, action.kind)
         if self.api.is_away and (is_about_claims or action.kind in PEOPLE):
             return  # they get no answer

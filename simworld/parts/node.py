@@ -159,6 +159,7 @@ class SimulatedNode:
         kubelet: the kubelet that runs, or that ran last.
         agent: the agent that runs, or that ran last; None before the first one.
         agent_started_at: when that one was started, in virtual seconds.
+        booted_at: when its containers ended because it booted, in virtual seconds; minus infinity if it never did.
         lost: UUID of each GPU that is lost for good to the moment when it was.
         lost_at: the same for each GPU that is lost now, for good or for a while.
         ever_lost: UUIDs of the GPUs that are lost now or were.
@@ -198,6 +199,7 @@ class SimulatedNode:
         self.kubelet: SimulatedKubelet
         self.agent: Agent | None = None
         self.agent_started_at = -math.inf
+        self.booted_at = -math.inf
         self.lost: dict[str, float] = {}
         self._has_one_loop = False
         self.lost_at: dict[str, float] = {}
