@@ -589,7 +589,7 @@ def test_in_a_large_cluster_pods_are_nominated_for_nodes_that_kube_scheduler_did
     assert {action.node for action in found.values()} == {"n000", "n001"}
     rejected = waiting[2]
     scheduling.filter(rejected, names[2:], 3.0)
-    again = woken(scheduling, 20.0)[rejected.uid]
+    again = woken(scheduling, 8.0)[rejected.uid]
     assert again == Nominate(rejected.name, rejected.uid, ({"n000", "n001"} - {found[rejected.uid].node}).pop())
 
 
