@@ -13,6 +13,8 @@ from simworld.swarm import Wants
 
 LATEST_ANSWER_S = 1.8
 """How late kubelet may get the agent's answer. The agent takes back no unit for 2 seconds after one."""
+MORE_SEEDS = 6_000_000
+"""Seeds from this one on have more circumstances: those below stay the worlds that tables name."""
 OLD_KUBELETS = ("1.20", "1.24", "1.26", "1.30", "1.33")
 """They list pods that have ended or were rejected."""
 NEW_KUBELETS = ("1.34", "1.36", "1.37")
@@ -21,7 +23,8 @@ NEW_KUBELETS = ("1.34", "1.36", "1.37")
 
 def draw_staged_admissions(seed: int) -> Scenario:
     """The staged world of admissions of a seed. Seeds that follow each other have different circumstances."""
-    stage = _STAGES[seed % len(_STAGES)]
+    stages = _STAGES if seed < MORE_SEEDS else (*_STAGES, *_MORE_STAGES)
+    stage = stages[seed % len(stages)]
     return stage(seed, random.Random(f"{seed}/staged admissions"))
 
 
@@ -149,6 +152,23 @@ def _unseen_pods_on_one_gpu(seed: int, chance: random.Random) -> Scenario:
     return staged(seed, chance, gpus=1, mode=mode, actions=actions, decides=False)
 
 
+def _names_of_bound_pods(seed: int, chance: random.Random) -> Scenario:
+    """Pods are deleted by force just after they were bound, and others have their names at once."""
+    sizes = chance.choice(((8, 20), (20, 40), (8, 20, 40)))
+    actions = []
+    at = 1.0
+    while at < LASTS_S - 3.0:
+        after_s = chance.choice((0.0, 0.001, 0.003, 0.01))
+        # Of two pods of one name that ask for the same, the agent may take one for the other.
+        first, second = chance.sample(sizes, 2)
+        actions.append(Action(at, "replace_bound_pod", (MEMORY, first, second, after_s)))
+        actions += [Action(at, *_pod_of(chance.choice(sizes))) for _ in range(chance.choice((0, 1, 2)))]
+        actions += at_random(chance, [_forced_deletion], 3, at + 0.4, at + 0.7)
+        at += 0.7
+    decides = chance.random() < 0.8
+    return staged(seed, chance, gpus=4, mode="share", actions=actions, decides=decides)
+
+
 def _pod_for_some_mode(chance: random.Random) -> tuple[str, Args]:
     resource, amount = chance.choice(((MEMORY, 20), (MEMORY, 40), (WHOLE, 1)))
     return "create_pod", (resource, amount, 0, 1)
@@ -172,3 +192,4 @@ _STAGES: Sequence[Callable[[int, random.Random], Scenario]] = (
     _units_that_change_hands,
     _unseen_pods_on_one_gpu,
 )
+_MORE_STAGES = (_names_of_bound_pods,) * 3

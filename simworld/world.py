@@ -555,6 +555,27 @@ class World:
         if pods:
             self._replace(pods[which % len(pods)], _limits(resource, amount, cores), containers)
 
+    def replace_bound_pod(self, resource: str, amount: int, next_amount: int, after_s: float) -> None:
+        """Create a pod, and delete it by force so long after it was bound. Another one has its name at once."""
+        pod = self._new_pod(resource, amount, 0, 1)
+
+        def replace_it() -> None:
+            while not self._is_bound(pod):
+                if not checker.may_start(self, pod):
+                    return
+                with self.api.objects.updated:
+                    self.api.objects.updated.wait(1.0)
+            kernel().sleep(after_s)
+            self._replace(pod, _limits(resource, next_amount, 0), 1)
+
+        kernel().spawn(replace_it, f"replace {pod['metadata']['name']}", self._people)
+
+    def _is_bound(self, pod: Json) -> bool:
+        uid = pod["metadata"]["uid"]
+        return any(
+            other["metadata"]["uid"] == uid and other["spec"].get("nodeName") for other in self._pods_of_people()
+        )
+
     def _replace(self, pod: Json, limits: dict[str, int], containers: int) -> None:
         self.delete(pod, 0)
         meta = pod["metadata"]

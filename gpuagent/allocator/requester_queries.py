@@ -129,10 +129,9 @@ class ContainerSearch:
         was_silent = query.unanswered
         unread = self._pods_to_read(requester, query, occupancy)
         if unread is not None and not unread:
+            settled = requester if snap.schedulers.assumed else _without_decision(requester)
             newer = self._newer_pods(requester, query, snap) if may_list else set()
-            if newer:
-                return self._among_newer(request, requester, query, newer, certainly=certainly)
-            return requester if snap.schedulers.assumed else _without_decision(requester)
+            return self._among_newer(request, settled, query, newer, certainly=certainly) if newer else settled
         shown = self._read_pods(unread, snap)
         if shown is None and not was_silent:
             # The watch may have shown the pod while an overloaded API server let the read wait.
@@ -140,9 +139,17 @@ class ContainerSearch:
             snap = occupancy.snapshot
             requester = identify(request, occupancy.tracker, snap, query, certainly=certainly)
             unread = self._pods_to_read(requester, query, occupancy)
-            if unread is not None and not unread:
+            is_all_read = unread is not None and not unread
+            # One that is still unseen may have the name of a pod that the watch shows.
+            if is_all_read and not isinstance(requester, UnseenPod):
                 return requester
-        if shown:
+        if not shown:
+            self._rest_until = self._state.clock() + REST_S
+            if shown is None and snap.schedulers.may_have_decided:
+                # Most pods that were not read yet ask for no GPU: naming these would mislead.
+                candidates = () if snap.unread_pods else tuple(unread or snap.schedulers.decided)
+                return UnseenPod(why=_NOT_SHOWN, maybe_decided=True, candidates=candidates)
+        else:
             occupancy = self._state.occupancy()
             # A kubelet that has just not answered would make this call wait a second time.
             again = _no_answer if was_silent else query
@@ -153,26 +160,28 @@ class ContainerSearch:
                 again,
                 certainly=certainly,
             )
-            return _without_decision(requester) if unread else requester
-        self._rest_until = self._state.clock() + REST_S
-        if shown is None and snap.schedulers.may_have_decided:
-            # Most pods that were not read yet ask for no GPU: naming these would mislead.
-            candidates = () if snap.unread_pods else tuple(unread or snap.schedulers.decided)
-            return UnseenPod(why=_NOT_SHOWN, maybe_decided=True, candidates=candidates)
-        return _without_decision(requester)
+        if unread is None:
+            return requester if shown else _without_decision(requester)
+        settled = _without_decision(requester)
+        may_look_again = may_list and not was_silent and isinstance(requester, UnseenPod)
+        newer = self._newer_pods(requester, query, snap) - set(unread) if may_look_again else set()
+        return self._among_newer(request, settled, query, newer, certainly=certainly) if newer else settled
 
     def _newer_pods(self, requester: Requester, query: KubeletQuery, snap: Snapshot) -> set[PodName]:
-        """Pods without devices that kubelet lists and the agent has not seen, if one of them may be the requester's.
+        """Pods without devices that kubelet lists, if one of them may be the requester's and the agent has not seen it.
 
-        Before 1.34, kubelet also lists pods that it has rejected. So a pod that the agent knows need not be the one
-        that asks. A pod that has devices and lacks others is.
+        If no known pod asks for this, another one has taken the name of one of them: the watch does not show yet that
+        the former one is gone. Before 1.34, kubelet also lists pods that it has rejected. So a pod that the agent knows
+        need not be the one that asks. A pod that has devices and lacks others is.
         """
-        matters = snap.schedulers.may_have_decided and lists_ended(snap.allocations.kubelet)
-        has_devices = bool(requester.container_gpus or requester.init_gpus or requester.sidecar_gpus)
-        if isinstance(requester, Unknown) or has_devices or not matters:
+        if not snap.schedulers.may_have_decided:
             return set()
-        listed = query(None) or ()
-        return _without_devices(listed, snap) - {pod.name for pod in snap.pods}
+        if isinstance(requester, UnseenPod):
+            return _without_devices(query(None) or (), snap)
+        has_devices = bool(requester.container_gpus or requester.init_gpus or requester.sidecar_gpus)
+        if isinstance(requester, Unknown) or has_devices or not lists_ended(snap.allocations.kubelet):
+            return set()
+        return _without_devices(query(None) or (), snap) - {pod.name for pod in snap.pods}
 
     def _among_newer(
         self,
@@ -192,8 +201,11 @@ class ContainerSearch:
             if missing:
                 return UnseenPod(why=_NOT_SHOWN, maybe_decided=True, candidates=tuple(missing))
         elif not shown:
-            return requester
-        return identify(request, occupancy.tracker, occupancy.snapshot, query, certainly=certainly)
+            return _without_decision(requester)
+        identified = identify(request, occupancy.tracker, occupancy.snapshot, query, certainly=certainly)
+        if shown is None and isinstance(identified, UnseenPod):
+            return UnseenPod(why=_NOT_SHOWN, maybe_decided=True, candidates=tuple(newer))
+        return identified
 
     def _pods_to_read(
         self,

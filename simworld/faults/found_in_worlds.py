@@ -3,6 +3,7 @@
 from typing import Any
 
 from gpuagent.allocator.requester_queries import ContainerSearch
+from gpuagent.domain.deviceplugin.admission.requester import UnseenPod
 from gpuscheduler.core import pod_facts
 from gpuscheduler.core.jobs.job import Job
 from gpuscheduler.core.pod_facts import PodFacts
@@ -26,6 +27,16 @@ def a_list_that_has_failed_is_waited_for() -> None:
 def a_rejected_pod_is_taken_for_an_unseen_one() -> None:
     """As it was: a pod that an old kubelet lists after it has rejected it is the one that asks."""
     put(ContainerSearch, "_newer_pods", lambda *_, **__: set())
+
+
+def a_known_name_is_of_the_pod_that_had_it() -> None:
+    """As it was: if no known pod asks for an amount, none of their names is looked up again."""
+    newer_pods = ContainerSearch._newer_pods  # noqa: SLF001 (the decision that is taken away)
+
+    def without_known(self: Any, requester: Any, query: Any, snap: Any) -> Any:  # noqa: ANN401 (the product's)
+        return set() if isinstance(requester, UnseenPod) else newer_pods(self, requester, query, snap)
+
+    put(ContainerSearch, "_newer_pods", without_known)
 
 
 def pods_of_a_plan_that_has_ended_start() -> None:
@@ -55,6 +66,7 @@ def limits_that_a_claim_provides_count() -> None:
 FAULTS = (
     a_list_that_has_failed_is_waited_for,
     a_rejected_pod_is_taken_for_an_unseen_one,
+    a_known_name_is_of_the_pod_that_had_it,
     pods_of_a_plan_that_has_ended_start,
     limits_that_a_claim_provides_count,
 )

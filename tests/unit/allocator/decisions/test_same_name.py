@@ -100,6 +100,52 @@ def test_a_deleted_pod_that_kubelet_still_asks_for_does_not_get_what_was_chosen_
     assert at(kubelet, "web-0") == [3]
 
 
+def larger_again(pod, index):
+    """A pod that takes the name of `pod`, and asks for more."""
+    new = decided(pod["metadata"]["name"], index, size=8, second=31)
+    new["metadata"]["uid"] += "-again"
+    return new
+
+
+def test_a_pod_under_the_name_of_one_that_waits_gets_what_was_chosen_for_it():
+    """The watch does not show yet that the former pod was deleted, before kubelet came to it."""
+    other, old = decided("other", 1), decided("web-0", 0, second=1)
+    kubelet = kubelet_with(other, old)
+    serve(kubelet, "other")
+    kubelet.unseen = [larger_again(old, 3)]
+    serve(kubelet, "web-0", 8)
+    assert at(kubelet, "web-0") == [3]
+
+
+def test_a_pod_under_the_name_of_one_that_waits_is_refused_while_the_api_server_does_not_answer():
+    other, old = decided("other", 1), decided("web-0", 0, second=1)
+    kubelet = kubelet_with(other, old)
+    serve(kubelet, "other")
+    kubelet.unseen = None
+    refusal = kubelet.refusal(lambda: serve(kubelet, "web-0", 8))
+    assert refusal.reason is Reason.UNKNOWN_POD
+    assert "the API server did not show the node's pods in time" in refusal.message
+
+
+def test_a_pod_under_a_known_name_is_looked_for_after_one_under_a_new_name():
+    """Kubelet lists a pod of a file, too, which asks for no GPU, and which the API server does not know."""
+    other, old = decided("other", 1), decided("web-0", 0, second=1)
+    kubelet = kubelet_with(other, old)
+    serve(kubelet, "other")
+    kubelet.allocations.rejected.add("of-a-file")
+    kubelet.unseen = [larger_again(old, 3)]
+    serve(kubelet, "web-0", 8)
+    assert at(kubelet, "web-0") == [3]
+
+
+def test_a_pod_that_the_api_server_does_not_know_gets_any_gpu_beside_one_that_waits():
+    kubelet = kubelet_with(decided("other", 1), decided("web-0", 0, second=1))
+    serve(kubelet, "other")
+    kubelet.allocations.rejected.add("web-0")
+    serve(kubelet, "of-a-file", 8)
+    assert len(at(kubelet, "of-a-file")) == 1
+
+
 def test_names_of_equal_pods_are_used_again_while_kubelet_lists_the_deleted_ones():
     """As seen on kubelets 1.30 and 1.36: a deleted pod that was refused stays in the list until kubelet removes it."""
     old = [decided(f"p{n}", n) for n in range(4)]
