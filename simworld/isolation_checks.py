@@ -78,8 +78,10 @@ class IsolationChecks:
         # First, because what follows may let the container end.
         limit = helper.limit(gpu.uuid, uid, living.container)
         expected = _units_of_pod(node, gpu, uid) if helper.has_nested_limits else units
-        # A container of several gets a limit of its own when the agent hears of it. Until then, it has less.
-        may_have_less = not helper.has_nested_limits and not is_quiet
+        # A container of several gets a limit of its own when the agent hears of it. Until then, it has less. And the
+        # checkpoint, read while the pod is admitted, may show this container alone: others are limited when they start.
+        has_own_share = limit is not None and limit >= units * GIB
+        may_have_less = not is_quiet and (has_own_share or not helper.has_nested_limits)
         is_limited = limit is not None and limit <= expected * GIB
         is_less = limit is not None and limit < expected * GIB
         if not is_limited or (is_less and not may_have_less):
