@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 HELD_S = 5.0
 """How long GPUs may be held for a pod that is gone: a watch may be behind by 3 s."""
-NOMINATED_S = 15.0
+NOMINATED_IN_VAIN_S = 15.0
 """How long a pod may be nominated in vain: kube-scheduler tries it again within 10 s, and may end that then."""
 
 
@@ -46,7 +46,8 @@ class HeldChecks:
                 self._world.history.break_promise(f"GPUs are reserved for {name}, which has a scheduling gate")
         for uid, pod in waiting.items():
             node = (pod.get("status") or {}).get("nominatedNodeName")
-            if node and core.reservations.get(uid) is None:
+            held = core.reservations.get(uid)
+            if node and (held is None or node not in held.choices):
                 name = self._world.history.name(uid)
                 in_vain[uid, "nominated"] = f"{name} is nominated for {node}, where nothing is reserved for it"
         self._tell(in_vain)
@@ -57,7 +58,7 @@ class HeldChecks:
         self._since = {key: self._since.get(key, now) for key in in_vain}
         for key, since in self._since.items():
             _, kind = key
-            bound_s = HELD_S if kind == "held" else NOMINATED_S
+            bound_s = HELD_S if kind == "held" else NOMINATED_IN_VAIN_S
             if now - since > bound_s:
                 self._world.history.break_promise(in_vain[key])
 

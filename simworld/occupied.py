@@ -6,6 +6,8 @@
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING
 
+from gpuagent.domain.gpus.gpu import key_of
+from gpuagent.domain.sharing.units import parse_id
 from simworld.history import MEMORY, Living
 from simworld.parts.node import SimulatedNode
 from simworld.parts.placements import GIB_PER_GPU, decided_gib
@@ -53,6 +55,13 @@ class OccupiedChecks:
         used = 0
         for living in self._world.history.on_node(node.name):
             is_known = self._started_at[living.pod_uid, living.container] <= told_until
-            if is_known and uuid in living.gpus:
-                used += len(living.units.get(MEMORY, ()))
+            if is_known:
+                used += _gib_on(uuid, living)
         return used
+
+
+def _gib_on(uuid: str, living: Living) -> int:
+    """GiB that a container has of a GPU: it may have some of others, too."""
+    key = key_of(uuid)
+    units = [parse_id(device_id) for device_id in living.units.get(MEMORY, ())]
+    return sum(unit is not None and unit.gpu_key == key for unit in units)

@@ -169,7 +169,7 @@ FAULTS: dict[str, Callable[[], None]] = (
 
 SYMPTOMS = {
     "g1_gated_pods_are_there": "which has a scheduling gate",
-    "g2_nominations_of_gated_pods_stay": "is nominated for",
+    "g2_nominations_of_gated_pods_stay": "and has a scheduling gate",
     "g3_a_tenant_holds_gpus_with_jobs_that_cannot_start": "which cannot start",
 }
 """Words of the sentence with which a fault is found, where another promise may be broken first.

@@ -47,6 +47,7 @@ class KubeletQuery:
     Attributes:
         snap: the snapshot with which the call began.
         unanswered: kubelet has not answered the last query.
+        all_listed: its last answer about all of its pods; None without one.
     """
 
     def __init__(
@@ -62,10 +63,13 @@ class KubeletQuery:
         self.snap = snap
         self._listing = listing
         self.unanswered = False
+        self.all_listed: Listed | None = None
 
     def __call__(self, pods: Collection[PodName] | None) -> Listed | None:
         listed = self._kubelet.query(pods, listing=self._listing)
         self.unanswered = listed is None
+        if pods is None:
+            self.all_listed = listed
         if listed:
             # If this call is refused, kubelet is done with all of them: it never admits them again.
             self._state.begun(_without_devices(listed, self.snap))
@@ -151,12 +155,13 @@ class ContainerSearch:
                 return UnseenPod(why=_NOT_SHOWN, maybe_decided=True, candidates=candidates)
         else:
             occupancy = self._state.occupancy()
+            snap = occupancy.snapshot
             # A kubelet that has just not answered would make this call wait a second time.
             again = _no_answer if was_silent else query
             requester = identify(
                 request,
                 occupancy.tracker,
-                occupancy.snapshot,
+                snap,
                 again,
                 certainly=certainly,
             )
@@ -177,7 +182,7 @@ class ContainerSearch:
         if not snap.schedulers.may_have_decided:
             return set()
         if isinstance(requester, UnseenPod):
-            return _without_devices(query(None) or (), snap)
+            return _without_devices(query.all_listed or (), snap)
         has_devices = bool(requester.container_gpus or requester.init_gpus or requester.sidecar_gpus)
         if isinstance(requester, Unknown) or has_devices or not lists_ended(snap.allocations.kubelet):
             return set()
@@ -201,11 +206,15 @@ class ContainerSearch:
             if missing:
                 return UnseenPod(why=_NOT_SHOWN, maybe_decided=True, candidates=tuple(missing))
         elif not shown:
-            return _without_decision(requester)
+            return requester
         identified = identify(request, occupancy.tracker, occupancy.snapshot, query, certainly=certainly)
-        if shown is None and isinstance(identified, UnseenPod):
+        is_still_unseen = isinstance(requester, UnseenPod) and isinstance(identified, UnseenPod)
+        if not is_still_unseen:
+            return identified
+        if shown is None:
             return UnseenPod(why=_NOT_SHOWN, maybe_decided=True, candidates=tuple(newer))
-        return identified
+        # None of them asks for this either.
+        return requester
 
     def _pods_to_read(
         self,

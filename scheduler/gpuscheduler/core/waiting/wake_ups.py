@@ -88,6 +88,10 @@ class WakeUps:
             self._keep_early(uid, refused)
             return
         self._keep(uid, refused)
+        pod = self._pods[uid]
+        if pod.nominated and not pod.may_preempt:
+            # No other than gpuscheduler nominates it: this process, or one before.
+            self._nominations.begin(uid, pod.nominated, now)
         if again or self._usage.is_large():
             # Other nodes than those that kube-scheduler named may fit, although nothing becomes free.
             self._next = min(self._next, refused.wake_at)
@@ -148,13 +152,12 @@ class WakeUps:
         """Take back the nominations of pods that wait although they were nominated for long enough."""
         for uid, node in self._nominations.take_over(now).items():
             pod = self._pods.get(uid)
-            # The write that nominates it may still be on its way.
             is_ours = pod is not None and pod.nominated in {"", node}
             if pod is None or pod.node or not is_ours:
                 continue
             refused = self._refused.get(uid)
-            if refused is None:
-                # It is being placed, or the next call refuses it.
+            if refused is None or not pod.nominated:
+                # It is being placed, or the next call refuses it, or the write is on its way.
                 self._nominations.begin(uid, node, now)
                 continue
             # Otherwise this check might nominate it again.

@@ -1,5 +1,7 @@
 """Pods that take the name of a deleted pod do not get the decision for that pod, nor it theirs."""
 
+from dataclasses import replace
+
 import pytest
 
 from gpuagent.domain import events as ev
@@ -142,6 +144,19 @@ def test_a_pod_that_the_api_server_does_not_know_gets_any_gpu_beside_one_that_wa
     kubelet = kubelet_with(decided("other", 1), decided("web-0", 0, second=1))
     serve(kubelet, "other")
     kubelet.allocations.rejected.add("web-0")
+    serve(kubelet, "of-a-file", 8)
+    assert len(at(kubelet, "of-a-file")) == 1
+
+
+def test_before_the_list_of_pods_a_pod_of_a_file_gets_a_gpu_beside_pods_that_ask_for_none():
+    """The API server shows those pods again, and they do not ask for this."""
+    without_gpu = pod_json("without-gpu", {})
+    kubelet = kubelet_with(decided("other", 1), without_gpu)
+    serve(kubelet, "other")
+    kubelet.node.state = replace(kubelet.node.state, pods=replace(kubelet.node.state.pods, known=False))
+    kubelet.publish()
+    kubelet.allocations.rejected.add("without-gpu")
+    kubelet.unseen = [without_gpu]
     serve(kubelet, "of-a-file", 8)
     assert len(at(kubelet, "of-a-file")) == 1
 

@@ -191,6 +191,10 @@ def being_placed(wake_ups, _pods):
     wake_ups.forget("a")
 
 
+def nomination_not_written(_wake_ups, pods):
+    pods["a"] = replace(pods["a"], nominated="")
+
+
 def nothing(_wake_ups, _pods):
     pass
 
@@ -203,6 +207,7 @@ def nothing(_wake_ups, _pods):
         (bound, False),
         (gone, False),
         (nominated_by_kube_scheduler, False),
+        (nomination_not_written, False),
         (being_placed, False),
     ],
 )
@@ -222,6 +227,17 @@ def test_the_nomination_of_a_pod_that_was_woken_in_vain_ends(happens, ends):
     before = wake_ups.wake(ends_at - 0.1)
     actions = [*before, *wake_ups.wake(ends_at)]
     assert [action for action in actions if isinstance(action, Nominate)] == [Nominate(waits.name, "a", "")] * ends
+
+
+@pytest.mark.parametrize("may_preempt", [False, True])
+def test_the_nomination_by_a_former_process_ends_if_no_other_can_be_its_author(may_preempt):
+    """kube-scheduler nominates a pod only if it evicts others for it."""
+    usage = ClusterUsage(min_feasible=0)
+    waits = replace(waiting("a"), nominated="n7", may_preempt=may_preempt)
+    wake_ups = WakeUps(usage, {"a": waits}, lambda _pod, _now: iter([]), lambda _pod, _now: frozenset())
+    wake_ups.refused("a", 0.0)
+    actions = [*wake_ups.wake(NOMINATED_S - 0.1), *wake_ups.wake(NOMINATED_S)]
+    assert actions == [Nominate(waits.name, "a", "")] * (not may_preempt)
 
 
 def test_a_nomination_ends_in_time_although_its_pod_is_woken_again():
