@@ -134,8 +134,8 @@ class ContainerSearch:
         unread = self._pods_to_read(requester, query, occupancy)
         if unread is not None and not unread:
             settled = requester if snap.schedulers.assumed else _without_decision(requester)
-            newer = self._newer_pods(requester, query, snap) if may_list else set()
-            return self._among_newer(request, settled, query, newer, certainly=certainly) if newer else settled
+            others = self._others_to_read(requester, query, snap) if may_list else set()
+            return self._after_others(request, settled, query, others, certainly=certainly)
         shown = self._read_pods(unread, snap)
         if shown is None and not was_silent:
             # The watch may have shown the pod while an overloaded API server let the read wait.
@@ -169,11 +169,11 @@ class ContainerSearch:
             return requester if shown else _without_decision(requester)
         settled = _without_decision(requester)
         may_look_again = may_list and not was_silent and isinstance(requester, UnseenPod)
-        newer = self._newer_pods(requester, query, snap) - set(unread) if may_look_again else set()
-        return self._among_newer(request, settled, query, newer, certainly=certainly) if newer else settled
+        others = self._others_to_read(requester, query, snap) - set(unread) if may_look_again else set()
+        return self._after_others(request, settled, query, others, certainly=certainly)
 
-    def _newer_pods(self, requester: Requester, query: KubeletQuery, snap: Snapshot) -> set[PodName]:
-        """Pods without devices that kubelet lists, if one of them may be the requester's and the agent has not seen it.
+    def _others_to_read(self, requester: Requester, query: KubeletQuery, snap: Snapshot) -> set[PodName]:
+        """Names without devices in kubelet's list, if an unseen pod may have one of them and be the requester's.
 
         If no known pod asks for this, another one has taken the name of one of them: the watch does not show yet that
         the former one is gone. Before 1.34, kubelet also lists pods that it has rejected. So a pod that the agent knows
@@ -188,21 +188,23 @@ class ContainerSearch:
             return set()
         return _without_devices(query(None) or (), snap) - {pod.name for pod in snap.pods}
 
-    def _among_newer(
+    def _after_others(
         self,
         request: AllocationRequest,
         requester: Requester,
         query: KubeletQuery,
-        newer: Collection[PodName],
+        others: Collection[PodName],
         *,
         certainly: bool,
     ) -> Requester:
         """The requester after these pods were read. A static one is not at the API server, and has no decision."""
-        shown = self._read_pods(newer if len(newer) <= MOST_FETCHED else None, query.snap)
+        if not others:
+            return requester
+        shown = self._read_pods(others if len(others) <= MOST_FETCHED else None, query.snap)
         occupancy = self._state.occupancy()
         if shown is None:
             # The watch may have shown them while an overloaded API server let the read wait.
-            missing = set(newer) - {pod.name for pod in occupancy.snapshot.pods}
+            missing = set(others) - {pod.name for pod in occupancy.snapshot.pods}
             if missing:
                 return UnseenPod(why=_NOT_SHOWN, maybe_decided=True, candidates=tuple(missing))
         elif not shown:
@@ -212,7 +214,7 @@ class ContainerSearch:
         if not is_still_unseen:
             return identified
         if shown is None:
-            return UnseenPod(why=_NOT_SHOWN, maybe_decided=True, candidates=tuple(newer))
+            return UnseenPod(why=_NOT_SHOWN, maybe_decided=True, candidates=tuple(others))
         # None of them asks for this either.
         return requester
 

@@ -26,17 +26,17 @@ def a_list_that_has_failed_is_waited_for() -> None:
 
 def a_rejected_pod_is_taken_for_an_unseen_one() -> None:
     """As it was: a pod that an old kubelet lists after it has rejected it is the one that asks."""
-    put(ContainerSearch, "_newer_pods", lambda *_, **__: set())
+    put(ContainerSearch, "_others_to_read", lambda *_, **__: set())
 
 
 def a_known_name_is_of_the_pod_that_had_it() -> None:
     """As it was: if no known pod asks for an amount, none of their names is looked up again."""
-    newer_pods = ContainerSearch._newer_pods  # noqa: SLF001 (the decision that is taken away)
+    others_to_read = ContainerSearch._others_to_read  # noqa: SLF001 (the decision that is taken away)
 
     def without_known(self: Any, requester: Any, query: Any, snap: Any) -> Any:  # noqa: ANN401 (the product's)
-        return set() if isinstance(requester, UnseenPod) else newer_pods(self, requester, query, snap)
+        return set() if isinstance(requester, UnseenPod) else others_to_read(self, requester, query, snap)
 
-    put(ContainerSearch, "_newer_pods", without_known)
+    put(ContainerSearch, "_others_to_read", without_known)
 
 
 def pods_of_a_plan_that_has_ended_start() -> None:
