@@ -53,9 +53,11 @@ class OccupiedChecks:
             return 0
         uuid = next(gpu.uuid for gpu in node.box.gpus if str(gpu.minor) == index)
         used = 0
+        # The container of a pod that was deleted by force may live on for a while, and its GPU is given to others.
+        pods_there = {pod["metadata"]["uid"] for pod in self._world.api.objects.peek("pods")}
         for living in self._world.history.on_node(node.name):
-            is_known = self._started_at[living.pod_uid, living.container] <= told_until
-            if is_known:
+            is_old = self._started_at[living.pod_uid, living.container] <= told_until
+            if is_old and living.pod_uid in pods_there:
                 used += _gib_on(uuid, living)
         return used
 
