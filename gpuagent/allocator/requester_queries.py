@@ -147,24 +147,18 @@ class ContainerSearch:
             # One that is still unseen may have the name of a pod that the watch shows.
             if is_all_read and not isinstance(requester, UnseenPod):
                 return requester
-        if not shown:
+        if shown:
+            occupancy = self._state.occupancy()
+            snap = occupancy.snapshot
+            # A kubelet that has just not answered would make this call wait a second time.
+            again = _no_answer if was_silent else query
+            requester = identify(request, occupancy.tracker, snap, again, certainly=certainly)
+        else:
             self._rest_until = self._state.clock() + REST_S
             if shown is None and snap.schedulers.may_have_decided:
                 # Most pods that were not read yet ask for no GPU: naming these would mislead.
                 candidates = () if snap.unread_pods else tuple(unread or snap.schedulers.decided)
                 return UnseenPod(why=_NOT_SHOWN, maybe_decided=True, candidates=candidates)
-        else:
-            occupancy = self._state.occupancy()
-            snap = occupancy.snapshot
-            # A kubelet that has just not answered would make this call wait a second time.
-            again = _no_answer if was_silent else query
-            requester = identify(
-                request,
-                occupancy.tracker,
-                snap,
-                again,
-                certainly=certainly,
-            )
         if unread is None:
             return requester if shown else _without_decision(requester)
         settled = _without_decision(requester)

@@ -129,7 +129,7 @@ class WakeUps:
         return due if self._refused and due < float("inf") else None
 
     def wake(self, now: float) -> list[Nudge | Nominate]:
-        """Wake pods that fit, by priority and age. End the nominations of those that were woken in vain."""
+        """Wake pods that fit, by priority and age. End nominations by which pods were woken and not placed."""
         actions: list[Nudge | Nominate] = list(self._end_nominations(now))
         due = self._next_check()
         if due is None or now < due:

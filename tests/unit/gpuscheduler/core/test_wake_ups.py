@@ -171,6 +171,16 @@ def test_a_pod_is_woken_for_a_node_that_its_rules_accept(nodes, nominated):
     assert action == (Nominate(waits.name, "a", nominated) if nominated else Nudge(waits.name, "a"))
 
 
+def refused_in_a_large_cluster():
+    """Usage, pods and wake-ups: pod a was refused, and it fits on node n7."""
+    usage = ClusterUsage(min_feasible=0)
+    usage.node_seen(shared_node("n7"))
+    pods = {"a": waiting("a")}
+    wake_ups = WakeUps(usage, pods, lambda _pod, _now: iter(["n7"]), lambda _pod, _now: frozenset())
+    wake_ups.refused("a", 0.0)
+    return usage, pods, wake_ups
+
+
 def evictions_begin(wake_ups, _pods):
     wake_ups.waits_for_evictions("a")
 
@@ -213,12 +223,8 @@ def nothing(_wake_ups, _pods):
 )
 def test_the_nomination_of_a_pod_that_was_woken_in_vain_ends(happens, ends):
     """kube-scheduler counts it on the node, and takes that back only from pods that may evict others."""
-    usage = ClusterUsage(min_feasible=0)
-    usage.node_seen(shared_node("n7"))
-    waits = waiting("a")
-    pods = {"a": waits}
-    wake_ups = WakeUps(usage, pods, lambda _pod, _now: iter(["n7"]), lambda _pod, _now: frozenset())
-    wake_ups.refused("a", 0.0)
+    usage, pods, wake_ups = refused_in_a_large_cluster()
+    waits = pods["a"]
     usage.frees += 1
     assert wake_ups.wake(FIRST_S) == [Nominate(waits.name, "a", "n7")]
     pods["a"] = replace(waits, nominated="n7")
@@ -241,12 +247,8 @@ def test_the_nomination_by_a_former_process_ends_if_no_other_can_be_its_author(m
 
 
 def test_a_nomination_ends_in_time_although_its_pod_is_woken_again():
-    usage = ClusterUsage(min_feasible=0)
-    usage.node_seen(shared_node("n7"))
-    waits = waiting("a")
-    pods = {"a": waits}
-    wake_ups = WakeUps(usage, pods, lambda _pod, _now: iter(["n7"]), lambda _pod, _now: frozenset())
-    wake_ups.refused("a", 0.0)
+    usage, pods, wake_ups = refused_in_a_large_cluster()
+    waits = pods["a"]
     nodes = []
     for second in range(1, 60):
         usage.frees += 1
