@@ -40,8 +40,9 @@ def main() -> int:
 
     replace_machine()
     from simworld import put_back  # noqa: PLC0415
+    from simworld.kinds import QUICK  # noqa: PLC0415
     from simworld.play import play_one  # noqa: PLC0415
-    from simworld.put_back_table import KINDS, Search, print_table  # noqa: PLC0415
+    from simworld.put_back_table import Search, print_table  # noqa: PLC0415
     from simworld.stored import read_stored  # noqa: PLC0415
 
     if given.put_back == "list":
@@ -64,7 +65,8 @@ def main() -> int:
         first = int(_began_at) if given.first is None else given.first
         if is_table:
             cpu_s = given.minutes * 60 * given.jobs
-            kinds = (_drawing(given),) if _kind(given) else KINDS
+            kind = _kind(given)
+            kinds = {kind: QUICK[kind]} if kind else QUICK
             return print_table(given.put_back, Search(first, cpu_s, given.jobs, root, kinds))
         return _play_seeds(given, first, root)
     finally:
@@ -142,19 +144,10 @@ def _play_seeds(given: argparse.Namespace, first: int, root: Path) -> int:
 
 def _drawing(given: argparse.Namespace) -> "Callable[[int], Scenario]":
     """What draws the worlds of the wanted kind."""
-    from simworld.claim_scenario import draw_small_world, draw_world  # noqa: PLC0415 (after the machine is replaced)
-    from simworld.staged import draw_staged_world  # noqa: PLC0415
-    from simworld.staged_admissions import draw_staged_admissions  # noqa: PLC0415
-    from simworld.staged_gangs import draw_staged_gangs  # noqa: PLC0415
+    from simworld.kinds import LARGE, QUICK  # noqa: PLC0415 (after the machine is replaced)
 
-    draw_by_kind = {
-        "": draw_world,
-        "small": draw_small_world,
-        "staged": draw_staged_world,
-        "admissions": draw_staged_admissions,
-        "gangs": draw_staged_gangs,
-    }
-    return draw_by_kind[_kind(given)]
+    kind = _kind(given)
+    return QUICK[kind] if kind else LARGE
 
 
 def _kind(given: argparse.Namespace) -> str:

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 HELD_S = 5.0
 """How long GPUs may be held for a pod that is gone: a watch may be behind by 3 s."""
 NOMINATED_IN_VAIN_S = 15.0
-"""How long a pod may be nominated in vain: kube-scheduler tries it again within 10 s, and may end that then."""
+"""How long a pod may be nominated for a node that it does not get: kube-scheduler tries it again within 10 s."""
 
 
 class HeldChecks:
@@ -27,7 +27,7 @@ class HeldChecks:
         self._since: dict[tuple[str, str], float] = {}
 
     def forget(self) -> None:
-        """Begin to measure anew, as every process has stood still."""
+        """Measure from now on: every process has stood still."""
         self._since.clear()
 
     def check(self, core: Scheduling) -> None:

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from gpuagent.domain.gpus.gpu import key_of
-from gpuagent.domain.sharing.units import parse_id
+from gpuagent.domain.sharing.units import UnitId, parse_id
 from simworld.runtime.kernel import kernel
 from standin.kubelet.pods import Granted
 
@@ -45,6 +45,7 @@ class Living:
         container: its name.
         units: device ids that kubelet gave it, by resource.
         env: environment that the agent gave it.
+        since: when it started, in virtual seconds.
     """
 
     node: str
@@ -52,6 +53,7 @@ class Living:
     container: str
     units: Mapping[str, frozenset[str]]
     env: Mapping[str, str]
+    since: float = 0.0
 
     @property
     def gpus(self) -> tuple[str, ...]:
@@ -64,6 +66,12 @@ class Living:
         """The modes in which its units were sold."""
         units = [parse_id(device_id) for ids in self.units.values() for device_id in ids]
         return frozenset(str(unit.kind.mode) for unit in units if unit is not None)
+
+    def memory_on(self, gpu: str) -> list[UnitId]:
+        """Its units of memory of the GPU with this UUID: it may have some of others, too."""
+        key = key_of(gpu)
+        units = [parse_id(device_id) for device_id in self.units.get(MEMORY, ())]
+        return [unit for unit in units if unit is not None and unit.gpu_key == key]
 
 
 @dataclass(slots=True)
@@ -136,7 +144,7 @@ class History:
         if key in self.living:
             return
         units = {resource: frozenset(ids) for resource, ids in granted.ids.items()}
-        living = Living(node, uid, container, units, dict(granted.env))
+        living = Living(node, uid, container, units, dict(granted.env), kernel().now)
         self.starts += 1
         self.started_at[uid] = kernel().now
         held = ", ".join(f"{len(ids)} {resource}" for resource, ids in sorted(units.items()))
@@ -256,6 +264,8 @@ class History:
 MEMORY = "aliyun.com/gpu-mem"
 CORES = "aliyun.com/gpu-core.percentage"
 WHOLE = "aliyun.com/gpu"
+GIB_PER_GPU = 80
+"""Memory of each simulated GPU."""
 WHOLE_GPUS = frozenset({WHOLE, "nvidia.com/gpu"})
 """Resources of which one unit is a whole GPU."""
 ALLOCATION = "scheduler.framework.gpushare.allocation"

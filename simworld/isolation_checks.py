@@ -40,7 +40,7 @@ class IsolationChecks:
                 yield from self._wrong_limit(node, node.limits, gpu, starting, units, is_quiet=False)
 
     def _has_inherited(self, node: SimulatedNode, helper: LimitsHelper, gpu: BoxGpu, starting: Living) -> bool:
-        """Whether a container was born with the limit of a dead one, and nobody could take it off before its start.
+        """Whether a container has the limit of one that has ended, and the helper could not remove it before its start.
 
         On backend `misc`, its cgroup appears after the agent has answered kubelet. The limit of its pod is set then.
         """
@@ -123,9 +123,7 @@ class IsolationChecks:
 
 def _units_on(gpu: BoxGpu, living: Living) -> int:
     """Units of memory that a container has of a GPU, in the mode that is isolated."""
-    key = key_of(gpu.uuid)
-    units = [parse_id(device_id) for device_id in living.units.get(MEMORY, ())]
-    return sum(unit is not None and unit.gpu_key == key and unit.kind.mode == ISOLATED for unit in units)
+    return sum(unit.kind.mode == ISOLATED for unit in living.memory_on(gpu.uuid))
 
 
 def _units_of_pod(node: SimulatedNode, gpu: BoxGpu, uid: str) -> int:

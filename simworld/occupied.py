@@ -6,11 +6,9 @@
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING
 
-from gpuagent.domain.gpus.gpu import key_of
-from gpuagent.domain.sharing.units import parse_id
-from simworld.history import MEMORY, Living
+from simworld.history import GIB_PER_GPU
 from simworld.parts.node import SimulatedNode
-from simworld.parts.placements import GIB_PER_GPU, decided_gib
+from simworld.parts.placements import decided_gib
 from simworld.runtime.kernel import kernel
 
 if TYPE_CHECKING:
@@ -21,16 +19,10 @@ KNOWN_S = 6.5
 
 
 class OccupiedChecks:
-    """Notes when containers start, and checks Bindings."""
+    """Checks Bindings."""
 
     def __init__(self, world: "World") -> None:
         self._world = world
-        self._started_at: dict[tuple[str, str], float] = {}
-
-    def starts(self, living: Living) -> Iterator[str]:
-        """Take a container that starts, which breaks no promise here."""
-        self._started_at[living.pod_uid, living.container] = kernel().now
-        yield from ()
 
     def check_bound(self, uid: str, node_name: str, annotations: Mapping[str, str]) -> Iterator[str]:
         """The promise that a Binding breaks which decides for a GPU that others have filled before."""
@@ -56,14 +48,6 @@ class OccupiedChecks:
         # The container of a pod that was deleted by force may live on for a while, and its GPU is given to others.
         pods_there = {pod["metadata"]["uid"] for pod in self._world.api.objects.peek("pods")}
         for living in self._world.history.on_node(node.name):
-            is_old = self._started_at[living.pod_uid, living.container] <= told_until
-            if is_old and living.pod_uid in pods_there:
-                used += _gib_on(uuid, living)
+            if living.since <= told_until and living.pod_uid in pods_there:
+                used += len(living.memory_on(uuid))
         return used
-
-
-def _gib_on(uuid: str, living: Living) -> int:
-    """GiB that a container has of a GPU: it may have some of others, too."""
-    key = key_of(uuid)
-    units = [parse_id(device_id) for device_id in living.units.get(MEMORY, ())]
-    return sum(unit is not None and unit.gpu_key == key for unit in units)

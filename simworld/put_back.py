@@ -33,12 +33,13 @@ from simworld.faults import (
     in_scheduler,
     isolation,
 )
+from simworld.faults.replacing import put
 from simworld.put_back_claims import CLAIM_FAULTS
 from simworld.put_back_scheduler import SCHEDULER_FAULTS
 
 
 def _annotations_of_running_pods_count() -> None:
-    _set(BoundPods, "as_decided", lambda _self, pod: pod)
+    put(BoundPods, "as_decided", lambda _self, pod: pod)
 
 
 def _a2_annotations_of_running_pods_steer_the_scheduler() -> None:
@@ -48,15 +49,15 @@ def _a2_annotations_of_running_pods_steer_the_scheduler() -> None:
 
 
 def _no_wait_for_pods_after_a_restart() -> None:
-    _set(allocator_state, "FIRST_PODS_S", 0.0)
-    _set(allocator_state, "DECIDED_PODS_S", 0.0)
-    _set(requester_queries.ContainerSearch, "_pods_to_read", lambda *_: ())
+    put(allocator_state, "FIRST_PODS_S", 0.0)
+    put(allocator_state, "DECIDED_PODS_S", 0.0)
+    put(requester_queries.ContainerSearch, "_pods_to_read", lambda *_: ())
 
 
 def _a_former_pods_devices_count_for_its_name() -> None:
-    _set(fitting_containers, "of_another_pod", lambda *_: False)
-    _set(kubelet_listing, "of_another_pod", lambda *_: False)
-    _set(Occupancy, "may_live", lambda *_: True)
+    put(fitting_containers, "of_another_pod", lambda *_: False)
+    put(kubelet_listing, "of_another_pod", lambda *_: False)
+    put(Occupancy, "may_live", lambda *_: True)
 
 
 def _units_leave_while_a_call_is_open() -> None:
@@ -66,27 +67,27 @@ def _units_leave_while_a_call_is_open() -> None:
         clock = rest[1]
         count(self, state, events, lambda: AllocatesSeen(0, float("-inf"), clock()), *rest)
 
-    _set(loop.Loop, "__init__", init)
+    put(loop.Loop, "__init__", init)
 
 
 def _no_audit_after_a_switch() -> None:
-    _set(step, "_audited", lambda _before, after, _event: after)
+    put(step, "_audited", lambda _before, after, _event: after)
 
 
 def _held_gpus_are_sold_in_another_mode() -> None:
-    _set(State, "blocked", property(lambda _self: frozenset()))
+    put(State, "blocked", property(lambda _self: frozenset()))
 
 
 def _recent_allocations_are_forgotten() -> None:
-    _set(Allocator, "recent_ids", lambda _self: frozenset())
+    put(Allocator, "recent_ids", lambda _self: frozenset())
 
 
 def _annotations_are_never_written() -> None:
-    _set(AnnotationWriter, "attempt", lambda *_: Outcome.DONE)
+    put(AnnotationWriter, "attempt", lambda *_: Outcome.DONE)
 
 
 def _no_registration_with_a_new_kubelet() -> None:
-    _set(Endpoint, "_loss", lambda *_: None)
+    put(Endpoint, "_loss", lambda *_: None)
 
 
 def _kubelets_allocations_are_read_once() -> None:
@@ -99,39 +100,33 @@ def _kubelets_allocations_are_read_once() -> None:
             vars(self)["_first"] = known
         return replace(known, at=self._clock(), started_at=self._clock()) if known else None
 
-    _set(HoldingsWatch, "_read_now", read_once)
+    put(HoldingsWatch, "_read_now", read_once)
 
 
 def _nothing_is_reserved() -> None:
-    _set(Reservations, "keep", lambda *_args, **_kwargs: None)
+    put(Reservations, "keep", lambda *_args, **_kwargs: None)
 
 
 def _g1_gated_pods_are_there() -> None:
     """As before two decisions: a gate of others holds a pod back, and only pods that were asked about are planned."""
-    _set(pod_facts, "_foreign_gate", lambda _: "")
+    put(pod_facts, "_foreign_gate", lambda _: "")
     _pods_nobody_asked_about_are_planned()
 
 
 def _g2_nominations_of_gated_pods_stay() -> None:
     """The same in a large cluster, where pods of a plan are nominated, and nothing takes that back."""
     _g1_gated_pods_are_there()
-    _set(Nominations, "end", lambda *_: None)
+    put(Nominations, "end", lambda *_: None)
 
 
 def _g3_a_tenant_holds_gpus_with_jobs_that_cannot_start() -> None:
     """GPUs are reserved for pods that kube-scheduler never asks about, and nothing counts against their namespace."""
     _pods_nobody_asked_about_are_planned()
-    _set(StartPlans, "note_lapse", lambda *_: None)
+    put(StartPlans, "note_lapse", lambda *_: None)
 
 
 def _pods_nobody_asked_about_are_planned() -> None:
-    _set(Turns, "came", lambda *_: None)
-
-
-def _set(owner: Any, name: str, value: Any) -> None:  # noqa: ANN401 (any module or class)
-    if not hasattr(owner, name):
-        raise AttributeError(f"{owner} has no {name}: the fault has to be put back in another place")
-    setattr(owner, name, value)
+    put(Turns, "came", lambda *_: None)
 
 
 FAULTS: dict[str, Callable[[], None]] = (

@@ -12,25 +12,26 @@ from gpuagent.domain.sharing.claim import PreparedClaim
 from gpuagent.domain.state import State
 from gpuagent.preparer import gpu_hold
 from gpuagent.preparer.prepared_claims import PreparedClaims
+from simworld.faults.replacing import put
 
 
 def _f0_claims_get_gpus_that_others_have() -> None:
-    _set(gpu_hold, "conflict", lambda *_: None)
+    put(gpu_hold, "conflict", lambda *_: None)
 
 
 def _f1_dropped_fields_are_sent_again() -> None:
-    _set(Claims, "_answered", lambda self, _event: self)
-    _set(Claims, "_probed", lambda self, _event: replace(self, probes=False, probed=True))
-    _set(slice_writes, "_is_answered", lambda *_: False)
+    put(Claims, "_answered", lambda self, _event: self)
+    put(Claims, "_probed", lambda self, _event: replace(self, probes=False, probed=True))
+    put(slice_writes, "_is_answered", lambda *_: False)
 
 
 def _claims_get_gpus_of_units() -> None:
-    _set(PreparedClaims, "check_other_front_end", lambda *_: None)
-    _set(State, "barred_to_claims", property(lambda _self: {}))
+    put(PreparedClaims, "check_other_front_end", lambda *_: None)
+    put(State, "barred_to_claims", property(lambda _self: {}))
 
 
 def _claims_are_never_unprepared() -> None:
-    _set(PreparedClaims, "remove", lambda *_: None)
+    put(PreparedClaims, "remove", lambda *_: None)
 
 
 def _a_container_gets_all_requests_of_its_claim() -> None:
@@ -39,36 +40,36 @@ def _a_container_gets_all_requests_of_its_claim() -> None:
             for place, _ in enumerate(self.claims[named.claim].gpus):
                 yield uses.Part(named.claim, place)
 
-    _set(uses.ClaimUses, "_parts", parts)
+    put(uses.ClaimUses, "_parts", parts)
 
 
 def _a_monitor_counts_as_use() -> None:
-    _set(PreparedClaim, "used", property(lambda self: self.gpus))
+    put(PreparedClaim, "used", property(lambda self: self.gpus))
 
 
 def _compute_of_claims_is_not_compared() -> None:
-    _set(ledger, "CORE_PERCENT_PER_GPU", 100_000)
+    put(ledger, "CORE_PERCENT_PER_GPU", 100_000)
 
 
 def _two_shares_of_a_gpu_are_not_added() -> None:
-    _set(union, "_sum", lambda _first, second: second)
+    put(union, "_sum", lambda _first, second: second)
 
 
 def _mixed_up_variables_are_not_refused() -> None:
-    _set(environments, "_check", lambda *_: None)
+    put(environments, "_check", lambda *_: None)
 
 
 def _a_claim_for_a_set_gets_its_first_gpu() -> None:
     members = prepare._members  # noqa: SLF001 (the decision that is taken away)
-    _set(prepare, "_members", lambda device, gpus: members(device, gpus)[:1])
+    put(prepare, "_members", lambda device, gpus: members(device, gpus)[:1])
 
 
 def _all_gpus_are_in_one_domain() -> None:
-    _set(resource_slice._Devices, "_domain", lambda *_: "linked")  # noqa: SLF001 (the same)
+    put(resource_slice._Devices, "_domain", lambda *_: "linked")  # noqa: SLF001 (the same)
 
 
 def _sets_without_links_are_published() -> None:
-    _set(gpu_sets, "_is_linked", lambda *_: True)
+    put(gpu_sets, "_is_linked", lambda *_: True)
 
 
 def _sets_of_lost_gpus_have_no_taint() -> None:
@@ -79,24 +80,24 @@ def _sets_of_lost_gpus_have_no_taint() -> None:
         device.pop("taints", None)
         return device
 
-    _set(resource_slice._Devices, "_set", without_taints)  # noqa: SLF001 (the same)
+    put(resource_slice._Devices, "_set", without_taints)  # noqa: SLF001 (the same)
 
 
 def _a_set_uses_the_counter_of_one_gpu() -> None:
     consumed = resource_slice._consumed  # noqa: SLF001 (the same)
-    _set(resource_slice, "_consumed", lambda uuids: consumed(list(uuids)[:1]))
+    put(resource_slice, "_consumed", lambda uuids: consumed(list(uuids)[:1]))
 
 
 def _sets_are_published_without_counters() -> None:
-    _set(resource_slice._Devices, "_keeps_counters", property(lambda _self: True))  # noqa: SLF001 (the same)
+    put(resource_slice._Devices, "_keeps_counters", property(lambda _self: True))  # noqa: SLF001 (the same)
 
 
 def _gpus_of_claims_are_offered_as_units() -> None:
-    _set(Claims, "held", property(lambda _self: frozenset()))
+    put(Claims, "held", property(lambda _self: frozenset()))
 
 
 def _sets_of_claims_are_left_out() -> None:
-    _set(resource_slice._Devices, "claimed_sets", property(lambda _self: {}))  # noqa: SLF001 (the same)
+    put(resource_slice._Devices, "claimed_sets", property(lambda _self: {}))  # noqa: SLF001 (the same)
 
 
 def _gpus_use_counters_that_are_not_there() -> None:
@@ -108,30 +109,24 @@ def _gpus_use_counters_that_are_not_there() -> None:
             device["consumesCounters"] = [resource_slice._consumed([gpu.uuid])]  # noqa: SLF001 (the same)
         return device
 
-    _set(resource_slice._Devices, "_gpu", with_counter)  # noqa: SLF001 (the same)
+    put(resource_slice._Devices, "_gpu", with_counter)  # noqa: SLF001 (the same)
 
 
 def _gpus_that_need_a_taint_are_published_without_it() -> None:
-    _set(resource_slice, "left_out", lambda _state: [])
+    put(resource_slice, "left_out", lambda _state: [])
 
 
 def _answers_do_not_show_that_a_gate_is_off() -> None:
     answered = Claims._answered  # noqa: SLF001 (the same)
-    _set(Claims, "_answered", lambda self, event: replace(answered(self, event), gates_off=self.gates_off))
+    put(Claims, "_answered", lambda self, event: replace(answered(self, event), gates_off=self.gates_off))
 
 
 def _gpus_are_not_looked_at_again_after_a_wait() -> None:
-    _set(gpu_hold, "unusable_gpu", lambda *_, **__: None)
+    put(gpu_hold, "unusable_gpu", lambda *_, **__: None)
 
 
 def _a_claim_does_not_keep_a_fenced_gpu() -> None:
-    _set(PreparedClaims, "kept_by", lambda *_: frozenset())
-
-
-def _set(owner: Any, name: str, value: Any) -> None:  # noqa: ANN401 (any module or class)
-    if not hasattr(owner, name):
-        raise AttributeError(f"{owner} has no {name}: the fault has to be put back in another place")
-    setattr(owner, name, value)
+    put(PreparedClaims, "kept_by", lambda *_: frozenset())
 
 
 CLAIM_FAULTS: dict[str, Callable[[], None]] = {

@@ -13,18 +13,19 @@ from gpuscheduler.core.bindings import Bindings
 from gpuscheduler.core.calls import BindOutcome, BindWrite, Nudge
 from gpuscheduler.core.scheduling import Scheduling
 from gpuscheduler.service import Service
+from simworld.faults.replacing import put
 
 
 def _a_new_leader_does_not_wait_for_its_watch() -> None:
-    _set(Service, "_is_behind", lambda _self: False)
+    put(Service, "_is_behind", lambda _self: False)
 
 
 def _calls_of_a_former_leader_are_answered() -> None:
-    _set(Lease, "problem", lambda _self: "")
+    put(Lease, "problem", lambda _self: "")
 
 
 def _a_broken_watch_is_not_noticed() -> None:
-    _set(app, "GAP_S", float("inf"))
+    put(app, "GAP_S", float("inf"))
 
 
 def _gpuscheduler_reads_the_first_page_of_a_list() -> None:
@@ -35,7 +36,7 @@ def _gpuscheduler_reads_the_first_page_of_a_list() -> None:
         page.metadata.pop("continue", None)
         return page, following
 
-    _set(list_watch, "list_page", without_more)
+    put(list_watch, "list_page", without_more)
 
 
 def _a_lost_answer_to_a_binding_counts_as_a_refusal() -> None:
@@ -46,7 +47,7 @@ def _a_lost_answer_to_a_binding_counts_as_a_refusal() -> None:
         is_unknown = result.outcome is BindOutcome.UNKNOWN
         return replace(result, outcome=BindOutcome.REFUSED) if is_unknown else result
 
-    _set(Writes, "bind", refused)
+    put(Writes, "bind", refused)
 
 
 def _a_binding_that_meets_a_conflict_counts_as_done() -> None:
@@ -57,14 +58,14 @@ def _a_binding_that_meets_a_conflict_counts_as_done() -> None:
         is_conflict = result.outcome is BindOutcome.REFUSED
         return BindResult(BindOutcome.BOUND) if is_conflict else result
 
-    _set(Writes, "bind", bound)
+    put(Writes, "bind", bound)
 
 
 def _the_plan_of_a_job_is_not_written() -> None:
     async def committed(_self: Writes, _action: object) -> bool:
         return True
 
-    _set(Writes, "commit", committed)
+    put(Writes, "commit", committed)
 
 
 def _a_pod_is_bound_without_its_decision() -> None:
@@ -73,7 +74,7 @@ def _a_pod_is_bound_without_its_decision() -> None:
     async def bind(self: Writes, write: BindWrite) -> bool:
         return await create(self, BindWrite(write.pod, write.uid, write.node, {}))
 
-    _set(Writes, "_bind", bind)
+    put(Writes, "_bind", bind)
 
 
 def _a_sent_binding_reserves_nothing() -> None:
@@ -83,7 +84,7 @@ def _a_sent_binding_reserves_nothing() -> None:
         answered(self, uid, pod, outcome)
         self._reservations.end([uid])
 
-    _set(Bindings, "answered", end)
+    put(Bindings, "answered", end)
 
 
 def _nobody_is_woken() -> None:
@@ -93,11 +94,11 @@ def _nobody_is_woken() -> None:
         if not isinstance(action, Nudge):
             add(self, action)
 
-    _set(Writes, "add", add_others)
+    put(Writes, "add", add_others)
 
 
 def _pods_that_are_gone_stay_in_mind() -> None:
-    _set(Scheduling, "pod_gone", lambda *_: None)
+    put(Scheduling, "pod_gone", lambda *_: None)
 
 
 def _a_new_list_drops_nothing() -> None:
@@ -107,13 +108,7 @@ def _a_new_list_drops_nothing() -> None:
         self._keys = set()
         await read_list(self)
 
-    _set(ListWatch, "_list", without_former)
-
-
-def _set(owner: Any, name: str, value: Any) -> None:  # noqa: ANN401 (any module or class)
-    if not hasattr(owner, name):
-        raise AttributeError(f"{owner} has no {name}: the fault has to be put back in another place")
-    setattr(owner, name, value)
+    put(ListWatch, "_list", without_former)
 
 
 SCHEDULER_FAULTS: dict[str, Callable[[], None]] = {

@@ -1,28 +1,21 @@
 """`--put-back all`: puts each fault back alone, plays seeds until one breaks a promise, and prints a table.
 
-Only small worlds are played, see `swarm`: many of them fit into the time of a large one. Each seed's small world is
-followed by its staged worlds, see `staged`, `staged_admissions` and `staged_gangs`. The search ends by CPU time,
-because in real time it would depend on what else the machine does.
+No large worlds are played: many others fit into the time of one. Each seed has a world of each of these `kinds`.
+The search ends by CPU time, because in real time it would depend on what else the machine does.
 """
 
 import itertools
 import resource
 import sys
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 
-from simworld.claim_scenario import draw_small_world
+from simworld.kinds import QUICK, Draw
 from simworld.play import Fork, Outcome
 from simworld.put_back import FAULTS, SYMPTOMS
 from simworld.scenario import Scenario
 from simworld.shrink import kind_of
-from simworld.staged import draw_staged_world
-from simworld.staged_admissions import draw_staged_admissions
-from simworld.staged_gangs import draw_staged_gangs
-
-KINDS = (draw_small_world, draw_staged_world, draw_staged_admissions, draw_staged_gangs)
-"""What draws the worlds in which faults are looked for."""
 
 HEAD = "| fault | found | world | CPU seconds | turns | what the checker says |\n| --- | --- | --- | --- | --- | --- |"
 
@@ -63,14 +56,14 @@ class Search:
         seconds: of CPU time, of all processes together, until no more seeds begin for a fault.
         jobs: processes at a time.
         root: folder for their files.
-        kinds: what draws the worlds of each seed.
+        kinds: what draws the worlds of each seed, by its name.
     """
 
     first: int
     seconds: float
     jobs: int
     root: Path
-    kinds: Sequence[Callable[[int], Scenario]] = KINDS
+    kinds: Mapping[str, Draw] = field(default_factory=lambda: QUICK)
 
     def find(self, name: str) -> Finding:
         """Look for a fault from a cold start."""
@@ -78,9 +71,8 @@ class Search:
         until = began + self.seconds
         turns = 0
         world = ""
-        for fork, outcome in self._outcomes(name, until):
+        for world, fork, outcome in self._outcomes(name, until):
             turns += outcome.turns
-            world = _name(fork.scenario)
             if outcome.error:
                 # No promise has found the fault: for example, the decision that it takes away has another place now.
                 print(f"{name}, {world}: {outcome.error}", file=sys.stderr, flush=True)
@@ -91,28 +83,30 @@ class Search:
                 return Finding(name, broken, world, _cpu_s() - began, turns)
         return Finding(name, "", world, _cpu_s() - began, turns)
 
-    def _worlds(self) -> Iterator[Scenario]:
+    def _worlds(self) -> Iterator[tuple[str, Scenario]]:
+        """Each world with its name: its kind and its seed."""
         for seed in itertools.count(self.first):
-            for draw in self.kinds:
-                yield draw(seed)
+            for kind, draw in self.kinds.items():
+                yield f"{kind} {seed}", draw(seed)
 
     def _fails_anyway(self, scenario: Scenario) -> bool:
         return bool(Fork(scenario, self.root).outcome().broken)
 
-    def _outcomes(self, name: str, until: float) -> Iterator[tuple[Fork, Outcome]]:
-        """Worlds of the seeds from the first one on, in order, with what became of them."""
-        running: list[Fork] = []
+    def _outcomes(self, name: str, until: float) -> Iterator[tuple[str, Fork, Outcome]]:
+        """Worlds of the seeds from the first one on by their names, in order, with what became of them."""
+        running: list[tuple[str, Fork]] = []
         worlds = self._worlds()
         try:
             while True:
                 while len(running) < self.jobs and _cpu_s() < until:
-                    running.append(Fork(next(worlds), self.root, FAULTS[name], SYMPTOMS.get(name, "")))
+                    world, scenario = next(worlds)
+                    running.append((world, Fork(scenario, self.root, FAULTS[name], SYMPTOMS.get(name, ""))))
                 if not running:
                     return
-                fork = running.pop(0)
-                yield fork, fork.outcome()
+                world, fork = running.pop(0)
+                yield world, fork, fork.outcome()
         finally:
-            for fork in running:
+            for _, fork in running:
                 fork.outcome()
 
 
@@ -121,18 +115,6 @@ def _shown_by(fault: str, outcome: Outcome) -> str:
     words = SYMPTOMS.get(fault, "")
     showing = (broken for broken in outcome.broken if words in broken)
     return next(showing, "")
-
-
-def _name(scenario: Scenario) -> str:
-    """The kind of a world and its seed."""
-    seed = scenario.seed
-    if scenario == draw_staged_world(seed):
-        return f"staged {seed}"
-    if scenario == draw_staged_admissions(seed):
-        return f"admissions {seed}"
-    if scenario == draw_staged_gangs(seed):
-        return f"gangs {seed}"
-    return f"small {seed}"
 
 
 def _cpu_s() -> float:

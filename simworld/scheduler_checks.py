@@ -5,10 +5,9 @@ from typing import TYPE_CHECKING
 from gpuagent.domain.sharing.mode import JOB_LABEL, MODE_LABEL
 from gpuscheduler.core.gangs.kueue import GROUP as KUEUES_GROUP
 from gpuscheduler.core.scheduling import Scheduling
-from simworld.history import MEMORY
+from simworld.history import GIB_PER_GPU, MEMORY
 from simworld.parts.amounts import limits
 from simworld.parts.leader_election import LEASE
-from simworld.parts.placements import GIB_PER_GPU
 from simworld.runtime.kernel import kernel
 from simworld.waiting import certainly_free
 from standin.api.objects import Json

@@ -4,10 +4,13 @@ import random
 from collections.abc import Sequence
 
 from simworld.history import MEMORY
-from simworld.scenario import VERSIONS, Action, Maker, Scenario
+from simworld.scenario import VERSIONS, Action, Args, Maker, Scenario
 
-GIB_PER_GPU = 80
 LASTS_S = 30.0
+LEADS_AFTER_S = 10.0
+"""When one of two replicas certainly leads."""
+SIZES = (40, 70)
+"""GiB of pods of which two, or one, fill a GPU."""
 
 
 def staged(  # noqa: PLR0913 (the fields of a scenario)
@@ -47,4 +50,10 @@ def at_random(chance: random.Random, kinds: Sequence[Maker], count: int, first: 
 
 
 def pod_of(size: int, at: float) -> Action:
+    """A pod that asks for so many GiB of a GPU and stays."""
     return Action(at, "create_pod", (MEMORY, size, 0, 1))
+
+
+def forced_deletion(chance: random.Random) -> tuple[str, Args]:
+    """Some pod is deleted without a grace."""
+    return "delete_pod", (chance.randrange(1000), 0)

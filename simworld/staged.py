@@ -7,9 +7,9 @@ happens too seldom to be found by. So each of these worlds has what leads to one
 import random
 from collections.abc import Callable
 
-from simworld.history import MEMORY
+from simworld.history import GIB_PER_GPU, MEMORY
 from simworld.scenario import Action, Maker, Scenario
-from simworld.stage import GIB_PER_GPU, LASTS_S, at_random, pod_of, staged
+from simworld.stage import LASTS_S, SIZES, at_random, forced_deletion, pod_of, staged
 from simworld.staged_scheduling import SCHEDULING_STAGES
 from simworld.swarm import Wants, restart_slow_agent
 
@@ -17,8 +17,6 @@ MORE_SEEDS = 72
 """Seeds from this one on have more circumstances: those below stay the worlds that tables name."""
 SCHEDULING_SEEDS = 5_000_000
 """Seeds from this one on have those of `staged_scheduling`, too."""
-SIZES = (40, 70)
-"""GiB of pods of which two, or one, fill a GPU."""
 
 
 def draw_staged_world(seed: int) -> Scenario:
@@ -73,7 +71,7 @@ def _slow_lists(seed: int, chance: random.Random) -> Scenario:
     wants = Wants(mode, (size,))
     late_s = chance.choice((1.0, 2.0, 4.0))
     actions = [Action(0.5, "slow_lists", (late_s, LASTS_S))]
-    kinds: list[Maker] = [wants.pod, wants.pod_that_ends, wants.pod_that_ends, wants.name_again, _forced_deletion]
+    kinds: list[Maker] = [wants.pod, wants.pod_that_ends, wants.pod_that_ends, wants.name_again, forced_deletion]
     actions += at_random(chance, kinds, 24, 1.0, LASTS_S)
     if chance.random() < 0.5:
         actions += at_random(chance, [_other_mode], 3, 3.0, LASTS_S - 5.0)
@@ -92,7 +90,7 @@ def _mode_that_changes_while_calls_wait(seed: int, chance: random.Random) -> Sce
         actions.append(Action(begins, *restart_slow_agent(chance)))
         actions += at_random(chance, [wants.pod, wants.pod_that_ends], 6, begins, begins + 6.0)
         actions += at_random(chance, [_other_mode], 2, begins + 1.0, begins + 8.0)
-        actions += at_random(chance, [_forced_deletion], 4, begins + 10.0, begins + 12.0)
+        actions += at_random(chance, [forced_deletion], 4, begins + 10.0, begins + 12.0)
     return staged(seed, chance, gpus=2, mode=mode, actions=actions, versions=("1.34", "1.36", "1.37"), lasts_s=42.0)
 
 
@@ -103,7 +101,7 @@ def _gpu_that_stays_lost(seed: int, chance: random.Random) -> Scenario:
     lost_at = 2.0 + chance.random() * 5.0
     which = chance.randrange(1000)
     lost = Action(lost_at, "break_gpu", (0, which, 0))
-    kinds: list[Maker] = [wants.pod, wants.pod_that_ends, wants.pod_that_ends, _forced_deletion]
+    kinds: list[Maker] = [wants.pod, wants.pod_that_ends, wants.pod_that_ends, forced_deletion]
     pods = at_random(chance, kinds, 20, 0.1, LASTS_S)
     decides = chance.random() < 0.5
     gpus = chance.choice((2, 4))
@@ -153,7 +151,7 @@ def _decisions_of_tenants(seed: int, chance: random.Random) -> Scenario:
         actions.append(Action(at, "create_pod_with_decision", (amount, gpu, claimed)))
         size = chance.choice((8, 20, 40))
         actions.append(pod_of(size, at + chance.random() * 0.2))
-    actions += at_random(chance, [_forced_deletion], 12, 4.0, LASTS_S)
+    actions += at_random(chance, [forced_deletion], 12, 4.0, LASTS_S)
     decides = chance.random() < 0.5
     mode = chance.choice(("share", "cgpu"))
     return staged(seed, chance, gpus=2, mode=mode, actions=actions, decides=decides)
@@ -204,10 +202,6 @@ def _bindings_that_are_refused(seed: int, chance: random.Random) -> Scenario:
     others_come = [begins + 0.2 + chance.random() * 4.0 for _ in range(members + 2)]
     actions += [pod_of(size, at) for at in others_come]
     return staged(seed, chance, gpus=gpus, mode="share", actions=actions, replicas=2)
-
-
-def _forced_deletion(chance: random.Random) -> tuple[str, tuple[int, int]]:
-    return "delete_pod", (chance.randrange(1000), 0)
 
 
 def _other_mode(chance: random.Random) -> tuple[str, tuple[int, str, float]]:

@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 
 from simworld.history import MEMORY, WHOLE
 from simworld.scenario import Action, Args, Maker, Scenario
-from simworld.stage import LASTS_S, at_random, staged
+from simworld.stage import LASTS_S, at_random, forced_deletion, staged
 from simworld.swarm import Wants
 
 LATEST_ANSWER_S = 1.8
@@ -38,7 +38,7 @@ def _answers_that_come_late(seed: int, chance: random.Random) -> Scenario:
     while at < LASTS_S - 4.0:
         pods = at_random(chance, [wants.pod_that_ends], 3, at, at + 1.0)
         change = Action(at + chance.random(), "change_mode_for", (0, other_mode, chance.choice((0.5, 3.0))))
-        deletions = at_random(chance, [_forced_deletion], 6, at + 3.6, at + 4.0)
+        deletions = at_random(chance, [forced_deletion], 6, at + 3.6, at + 4.0)
         actions += [*pods, change, *deletions]
         at += 5.0
     decides = chance.random() < 0.5
@@ -80,7 +80,7 @@ def _monitor_that_lists(seed: int, chance: random.Random) -> Scenario:
         Action(0.6, "slow_calls", (chance.choice((0.2, 1.0)), LASTS_S)),
         Action(0.7, "monitor", (0, chance.choice((0.05, 0.2)), LASTS_S)),
     ]
-    kinds: list[Maker] = [wants.pod, wants.pod_that_ends, wants.pod_that_ends, _forced_deletion]
+    kinds: list[Maker] = [wants.pod, wants.pod_that_ends, wants.pod_that_ends, forced_deletion]
     actions += at_random(chance, kinds, 40, 1.0, LASTS_S)
     decides = chance.random() < 0.5
     gpus = chance.choice((2, 4))
@@ -100,7 +100,7 @@ def _pods_that_kubelet_rejects(seed: int, chance: random.Random) -> Scenario:
         actions.append(Action(begins, "press_disk", (0, lasts_s, late_s)))
         actions += at_random(chance, [wants.pod], 2, begins - 0.1, begins + lasts_s)
         actions += at_random(chance, [wants.pod], 2, begins + lasts_s, begins + lasts_s + late_s)
-        actions += at_random(chance, [_forced_deletion], 6, begins + 2.0, begins + 3.0)
+        actions += at_random(chance, [forced_deletion], 6, begins + 2.0, begins + 3.0)
     return staged(seed, chance, gpus=4, mode=mode, actions=actions, versions=OLD_KUBELETS)
 
 
@@ -128,7 +128,7 @@ def _units_that_change_hands(seed: int, chance: random.Random) -> Scenario:
         next_pod = ("create_init_pod", (MEMORY, size, 0, size, 0, 0.0)) if has_init else _pod_of(size)
         actions.append(Action(gone_at + 0.05, *next_pod))
         actions.append(Action(gone_at + 0.3 + chance.random() * 1.2, "delete_pod", (0, 0)))
-        actions += at_random(chance, [_forced_deletion], 10, begins + 5.0, begins + 5.3)
+        actions += at_random(chance, [forced_deletion], 10, begins + 5.0, begins + 5.3)
     # They answer for one pod, too, so that few admissions wait for a list.
     return staged(seed, chance, gpus=1, mode="share", actions=actions, versions=NEW_KUBELETS)
 
@@ -148,7 +148,7 @@ def _unseen_pods_on_one_gpu(seed: int, chance: random.Random) -> Scenario:
         for number in range(12):
             at = begins + 0.5 + 0.4 * number
             actions.append(Action(at, "create_pod", (MEMORY, chance.choice((1, 2)), 0, containers)))
-        actions += at_random(chance, [_forced_deletion], 14, begins + 10.0, begins + 11.0)
+        actions += at_random(chance, [forced_deletion], 14, begins + 10.0, begins + 11.0)
     return staged(seed, chance, gpus=1, mode=mode, actions=actions, decides=False)
 
 
@@ -162,8 +162,10 @@ def _names_of_bound_pods(seed: int, chance: random.Random) -> Scenario:
         # Of two pods of one name that ask for the same, the agent may take one for the other.
         first, second = chance.sample(sizes, 2)
         actions.append(Action(at, "replace_bound_pod", (MEMORY, first, second, after_s)))
-        actions += [Action(at, *_pod_of(chance.choice(sizes))) for _ in range(chance.choice((0, 1, 2)))]
-        actions += at_random(chance, [_forced_deletion], 3, at + 0.4, at + 0.7)
+        for _ in range(chance.choice((0, 1, 2))):
+            size = chance.choice(sizes)
+            actions.append(Action(at, *_pod_of(size)))
+        actions += at_random(chance, [forced_deletion], 3, at + 0.4, at + 0.7)
         at += 0.7
     decides = chance.random() < 0.8
     return staged(seed, chance, gpus=4, mode="share", actions=actions, decides=decides)
@@ -177,10 +179,6 @@ def _pod_for_some_mode(chance: random.Random) -> tuple[str, Args]:
 def _job_pod_for_some_mode(chance: random.Random) -> tuple[str, Args]:
     resource, amount = chance.choice(((MEMORY, 20), (MEMORY, 40), (WHOLE, 1)))
     return "create_job_pod", (resource, amount, 0, chance.choice((0.5, 3.0, 8.0)))
-
-
-def _forced_deletion(chance: random.Random) -> tuple[str, Args]:
-    return "delete_pod", (chance.randrange(1000), 0)
 
 
 _STAGES: Sequence[Callable[[int, random.Random], Scenario]] = (

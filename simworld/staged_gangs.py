@@ -7,17 +7,11 @@ import random
 from collections.abc import Callable
 from dataclasses import replace
 
+from simworld.draw_jobs import NEVER
 from simworld.draw_pages import PAGES
-from simworld.history import MEMORY
-from simworld.scenario import SCHEDULER_FAULTS, Action, Args, Scenario, with_more
-from simworld.stage import LASTS_S, at_random, staged
-
-GIB_PER_GPU = 80
-SIZES = (40, 70)
-"""GiB of pods of which two, or one, fill a GPU."""
-NEVER = -1.0
-LEADS_AFTER_S = 10.0
-"""When the first of two replicas leads."""
+from simworld.history import GIB_PER_GPU, MEMORY
+from simworld.scenario import SCHEDULER_FAULTS, Action, Scenario, with_more
+from simworld.stage import LASTS_S, LEADS_AFTER_S, SIZES, at_random, forced_deletion, staged
 
 
 def draw_staged_gangs(seed: int) -> Scenario:
@@ -97,7 +91,7 @@ def _jobs_of_one_name(seed: int, chance: random.Random) -> Scenario:
         members = chance.choice((2, 3))
         lag_s = chance.choice((0.1, 2.0, 4.0))
         actions.append(Action(at, "create_twins", (MEMORY, size, members, lag_s)))
-    actions += at_random(chance, [_forced_deletion], 6, 4.0, LASTS_S)
+    actions += at_random(chance, [forced_deletion], 6, 4.0, LASTS_S)
     return staged(seed, chance, gpus=4, mode="share", actions=actions)
 
 
@@ -133,7 +127,7 @@ def _leaders_that_read_pages(seed: int, chance: random.Random) -> Scenario:
         away_s = chance.choice((0.05, 1.0, 18.0))
         actions.append(Action(ends_at, "restart_scheduler", (chance.randrange(2), away_s)))
     actions += [_pod_that_ends(size, begins + 4.0 + chance.random() * 14.0) for _ in range(room)]
-    actions += at_random(chance, [_forced_deletion], 2, begins + 4.0, LASTS_S)
+    actions += at_random(chance, [forced_deletion], 2, begins + 4.0, LASTS_S)
     scenario = staged(seed, chance, gpus=gpus, mode="share", actions=actions, replicas=2)
     return replace(scenario, page=chance.choice(PAGES))
 
@@ -159,10 +153,6 @@ def _workload(  # noqa: PLR0913 (what a job is)
 
 def _pod_that_ends(size: int, at: float) -> Action:
     return Action(at, "create_job_pod", (MEMORY, size, 0, 4.0))
-
-
-def _forced_deletion(chance: random.Random) -> tuple[str, Args]:
-    return "delete_pod", (chance.randrange(1000), 0)
 
 
 def _in_some_cluster(scenario: Scenario, chance: random.Random) -> Scenario:

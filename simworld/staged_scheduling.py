@@ -3,13 +3,11 @@
 import random
 from collections.abc import Callable
 
-from simworld.history import MEMORY
+from simworld.history import GIB_PER_GPU, MEMORY
 from simworld.scenario import Action, Args, Maker, Scenario
-from simworld.stage import GIB_PER_GPU, LASTS_S, at_random, pod_of, staged
+from simworld.stage import LASTS_S, LEADS_AFTER_S, SIZES, at_random, forced_deletion, pod_of, staged
 from simworld.swarm import Wants
 
-LEADS_S = 10.0
-"""When one of two replicas certainly leads."""
 NEXT_LEADS_S = 20.0
 """How much later the other one does, if the first has ended."""
 
@@ -17,10 +15,10 @@ NEXT_LEADS_S = 20.0
 def _older_pods_at_a_change_of_leaders(seed: int, chance: random.Random) -> Scenario:
     """The leader ends or stands still in the middle of a start. Pods that came before have room by then."""
     gpus = 2
-    begins = LEADS_S + 3.0
+    begins = LEADS_AFTER_S + 3.0
     # Beside these, pods of 30 GiB have room and those of 40 have none. When they are gone, those of 40 take all of it.
-    leavers = [_leaver(50, LEADS_S, begins + 1.0 + chance.random() * 8.0) for _ in range(gpus)]
-    older = [pod_of(40, LEADS_S + 1.5 + chance.random()) for _ in range(3 * gpus)]
+    leavers = [_leaver(50, LEADS_AFTER_S, begins + 1.0 + chance.random() * 8.0) for _ in range(gpus)]
+    older = [pod_of(40, LEADS_AFTER_S + 1.5 + chance.random()) for _ in range(3 * gpus)]
     # The first Binding is tried again a moment later.
     refused = Action(begins - 0.1, "fail_bindings", (0.0, chance.choice((500, 503))))
     if chance.random() < 0.5:
@@ -36,16 +34,19 @@ def _older_pods_at_a_change_of_leaders(seed: int, chance: random.Random) -> Scen
 
 def _deletions_that_no_watch_shows(seed: int, chance: random.Random) -> Scenario:
     """Pods are deleted while watches say nothing, and then all objects are listed again."""
-    size = chance.choice((40, 70))
+    size = chance.choice(SIZES)
     gpus = chance.choice((1, 2))
     room = gpus * (GIB_PER_GPU // size)
-    begins = LEADS_S + 5.0
-    first = [pod_of(size, LEADS_S + chance.random()) for _ in range(room)]
-    silence = Action(begins, "outdate_watches", (chance.choice((2.0, 4.0)), chance.choice((0, 1))))
+    begins = LEADS_AFTER_S + 5.0
+    actions = [pod_of(size, LEADS_AFTER_S + chance.random()) for _ in range(room)]
+    silent_s = chance.choice((2.0, 4.0))
+    are_broken = chance.choice((0, 1))
+    actions.append(Action(begins, "outdate_watches", (silent_s, are_broken)))
     deleted_at = [begins + 0.2 + chance.random() for _ in range(room)]
-    deletions = [Action(at, "delete_pod", (chance.randrange(1000), 0)) for at in deleted_at]
-    next_ones = [pod_of(size, begins + 6.0 + chance.random() * 4.0) for _ in range(room)]
-    actions = [*first, silence, *deletions, *next_ones]
+    actions += [Action(at, *forced_deletion(chance)) for at in deleted_at]
+    for _ in range(room):
+        next_at = begins + 6.0 + chance.random() * 4.0
+        actions.append(pod_of(size, next_at))
     return staged(seed, chance, gpus=gpus, mode="share", actions=actions, replicas=2)
 
 
@@ -54,16 +55,21 @@ def _job_that_waits_for_room(seed: int, chance: random.Random) -> Scenario:
     gpus = chance.choice((2, 4))
     size = chance.choice((40, 60))
     members = chance.choice((2, gpus))
-    leavers = [_leaver(50, 1.0, 10.0 + chance.random() * 15.0) for _ in range(gpus)]
-    job = Action(4.0, "create_workload", (MEMORY, size, members, 0, 0.0, 1, 1, 1, "default"))
-    return staged(seed, chance, gpus=gpus, mode="share", actions=[*leavers, job])
+    actions: list[Action] = []
+    for _ in range(gpus):
+        ends_at = 10.0 + chance.random() * 15.0
+        actions.append(_leaver(50, 1.0, ends_at))
+    job = (MEMORY, size, members, 0, 0.0, 1, 1, 1, "default")
+    actions.append(Action(4.0, "create_workload", job))
+    return staged(seed, chance, gpus=gpus, mode="share", actions=actions)
 
 
 def _pods_of_others_while_volumes_are_made(seed: int, chance: random.Random) -> Scenario:
     """Volumes take seconds between the two calls of kube-scheduler, and pods of another one come meanwhile."""
     gpus = 4
     size = chance.choice((50, 70))
-    actions = [Action(0.5, "slow_volumes", (chance.choice((12.0, 20.0)), LASTS_S))]
+    most_s = chance.choice((12.0, 20.0))
+    actions = [Action(0.5, "slow_volumes", (most_s, LASTS_S))]
     begins = 2.0
     if chance.random() < 0.5:
         actions.append(Action(begins, "create_gang", (MEMORY, size, 2, 0.0)))
@@ -107,11 +113,14 @@ def _many_pods_in_a_large_cluster(seed: int, chance: random.Random) -> Scenario:
     wants = Wants("share", sizes)
     kinds: list[Maker] = [wants.pod, wants.pod_that_ends, wants.pod_that_ends]
     more: list[Maker] = [_gated, _gated, wants.gang, _deletion, _deletion, _deletion]
-    actions = [Action(0.2, "grow", (chance.choice((0.3, 1.0)),))]
+    cycle_s = chance.choice((0.3, 1.0))
+    actions = [Action(0.2, "grow", (cycle_s,))]
     for begins in (1.0, 14.0):
         actions += at_random(chance, kinds, 16, begins, begins + 1.0)
         actions += at_random(chance, more, 8, begins + 0.5, begins + 8.0)
-        actions += [Action(begins + 0.2 + chance.random() * 6.0, "refuse_nominated_pod") for _ in range(2)]
+        for _ in range(2):
+            refused_at = begins + 0.2 + chance.random() * 6.0
+            actions.append(Action(refused_at, "refuse_nominated_pod"))
     return staged(seed, chance, gpus=gpus, mode="share", actions=actions, lasts_s=LASTS_S + 10.0)
 
 

@@ -11,11 +11,10 @@ from gpuagent.domain.sharing.mode import JOB_LABEL, MODE_LABEL
 from gpuagent.domain.sharing.units import parse_id
 from gpuagent.simulation.boxes import BoxGpu
 from gpuscheduler.core.gangs.kueue import GROUP
-from simworld.history import CORES, MEMORY, WHOLE, Living
+from simworld.history import CORES, GIB_PER_GPU, MEMORY, WHOLE, Living
 from simworld.parts.amounts import ENDED, fits, limits
 from simworld.parts.gpu_scheduler import LONGEST_BACK_OFF_S, NAME
 from simworld.parts.node import SimulatedNode
-from simworld.parts.placements import GIB_PER_GPU
 from simworld.runtime.kernel import kernel
 from standin.api.objects import Json
 

@@ -23,7 +23,7 @@ from simworld.claim_checker import ClaimChecker
 from simworld.claim_faults import ClaimFaults
 from simworld.claim_people import ClaimPeople
 from simworld.held_checks import HeldChecks
-from simworld.history import ALLOCATION, CORES, INIT, MEMORY, SIDECAR, WHOLE, History, Living, mixed_modes
+from simworld.history import ALLOCATION, CORES, GIB_PER_GPU, INIT, MEMORY, SIDECAR, WHOLE, History, Living, mixed_modes
 from simworld.isolation_checks import IsolationChecks
 from simworld.isolation_faults import IsolationFaults
 from simworld.job_checks import JobChecks
@@ -73,7 +73,6 @@ PLUGIN_CALLS = ("/v1beta1.DevicePlugin/GetPreferredAllocation", "/v1beta1.Device
 """What kubelet asks the agent while it admits a pod."""
 SLOW_START_S = 12.0
 """How long the requests of an agent wait that starts at a busy API server."""
-GIB_PER_GPU = 80
 NODES_WITH_INOTIFY = 3
 """On further nodes, none is left for the agent, which then polls."""
 INIT_RUNS_S = (0.0, 0.2, 2.0, 8.0)
@@ -154,9 +153,7 @@ class World:
         self.history.start_checks.append(self._on_decided_gpus)
         self.history.start_checks.append(self._isolation_checks.check_start)
         self.history.bound_checks.append(self._bound_to_lost_gpu)
-        occupied = OccupiedChecks(self)
-        self.history.start_checks.append(occupied.starts)
-        self.history.bound_checks.append(occupied.check_bound)
+        self.history.bound_checks.append(OccupiedChecks(self).check_bound)
         self._refusals = RefusalChecks(self)
         self.history.refusal_checks.append(self._refusals.check)
         reasons = RefusalReasons(self)
@@ -801,15 +798,7 @@ class World:
         self._pods += 1
         pod = self._create(f"pod-{self._pods}", {resource: amount}, gate=KUEUES_GATE)
         if gated_s >= 0:
-            self._after(gated_s, lambda: self._lift_gate(pod))
-
-    def _lift_gate(self, pod: Json) -> None:
-        meta = pod["metadata"]
-        patch: Json = {"metadata": {"uid": meta["uid"]}, "spec": {"schedulingGates": []}}
-        if self.api.is_away:
-            return
-        with suppress(Refusal):  # it is gone
-            self.api.objects.patch(("pods", meta["namespace"], meta["name"]), "", patch, strategic=False)
+            self._after(gated_s, lambda: self.jobs.lift_gate(pod))
 
     def slow_volumes(self, most_s: float, seconds: float) -> None:
         """Kube-scheduler has volumes made for a pod between its two calls of the extender, which takes a while."""

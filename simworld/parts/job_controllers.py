@@ -289,10 +289,13 @@ class JobControllers:
             for pod in self.pods_of(workload):
                 may_lift = has_foreign_gate(pod) and workload.admitted and not self._api.is_away
                 if may_lift:
-                    self._lift(pod)
+                    self.lift_gate(pod)
                     kernel().sleep(self._chance.random() * self._chance.choice((0.01, 0.01, 2.0)))
 
-    def _lift(self, pod: Json) -> None:
+    def lift_gate(self, pod: Json) -> None:
+        """Kueue admits one pod, unless the API server is away."""
+        if self._api.is_away:
+            return
         metadata = pod["metadata"]
         gates = [gate for gate in pod["spec"]["schedulingGates"] if gate["name"] != KUEUES_GATE]
         patch: Json = {"metadata": {"uid": metadata["uid"]}, "spec": {"schedulingGates": gates}}

@@ -7,12 +7,10 @@ from collections.abc import Mapping
 
 from gpuagent.domain.pods.annotations import DECIDED_ANNOTATION
 from gpuagent.domain.sharing.mode import GROUP_ANNOTATION
-from simworld.history import ALLOCATION, History
+from simworld.history import ALLOCATION, GIB_PER_GPU, History
 from simworld.parts.amounts import ENDED
 from simworld.runtime.http import SimulatedApi
 from standin.api.objects import Json, Key
-
-GIB_PER_GPU = 80
 
 
 class Placements:

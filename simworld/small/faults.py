@@ -6,7 +6,6 @@ the search begins.
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
 
 from gpuagent.allocator import allocator_state, requester_queries
 from gpuagent.domain import snapshot
@@ -15,6 +14,7 @@ from gpuscheduler.core.calls import BindOutcome
 from gpuscheduler.core.pod_facts import PodFacts
 from gpuscheduler.core.reservations import Reservations
 from gpuscheduler.core.scheduling import Scheduling
+from simworld.faults.replacing import put
 from simworld.small.model import Scope
 
 
@@ -39,7 +39,7 @@ def _bound_pods_are_not_read_after_a_restart() -> None:
         if self._ready or not pod.node:
             take(self, pod, now)
 
-    _set(Scheduling, "pod_seen", pod_seen)
+    put(Scheduling, "pod_seen", pod_seen)
 
 
 def _a_reservation_ends_with_the_answer_to_its_binding() -> None:
@@ -51,36 +51,30 @@ def _a_reservation_ends_with_the_answer_to_its_binding() -> None:
         if pod is None or not pod.node:
             self._reservations.end([uid])
 
-    _set(Bindings, "answered", answered_and_ended)
+    put(Bindings, "answered", answered_and_ended)
 
 
 def _a_reservation_outlives_its_pod() -> None:
     """What is reserved for a pod that was deleted is never given back."""
-    _set(Reservations, "end", lambda _self, _uids: None)
-    _set(Reservations, "lapse", lambda _self, _now: None)
-    _set(Reservations, "next_end", lambda _self: None)
+    put(Reservations, "end", lambda _self, _uids: None)
+    put(Reservations, "lapse", lambda _self, _now: None)
+    put(Reservations, "next_end", lambda _self: None)
 
 
 def _the_agent_takes_the_first_pod_of_that_amount() -> None:
     """It does not ask kubelet which pod is admitted."""
-    _set(requester_queries.KubeletQuery, "__call__", lambda _self, _pods: None)
+    put(requester_queries.KubeletQuery, "__call__", lambda _self, _pods: None)
 
 
 def _the_agent_follows_no_decision() -> None:
-    _set(snapshot, "read", lambda *_: None)
+    put(snapshot, "read", lambda *_: None)
 
 
 def _no_wait_for_the_pods_after_a_restart() -> None:
     """The agent answers kubelet before it has read the pods, and with them what was decided."""
-    _set(allocator_state, "FIRST_PODS_S", 0.0)
-    _set(allocator_state, "DECIDED_PODS_S", 0.0)
-    _set(requester_queries.ContainerSearch, "_pods_to_read", lambda *_: ())
-
-
-def _set(owner: Any, name: str, value: Any) -> None:  # noqa: ANN401 (any module or class)
-    if not hasattr(owner, name):
-        raise AttributeError(f"{owner} has no {name}: the fault has to be put back in another place")
-    setattr(owner, name, value)
+    put(allocator_state, "FIRST_PODS_S", 0.0)
+    put(allocator_state, "DECIDED_PODS_S", 0.0)
+    put(requester_queries.ContainerSearch, "_pods_to_read", lambda *_: ())
 
 
 _ONE_NODE = Scope(nodes=1, gpus=2, pods=(3, 3), crashes=0, ends=0, slow=0)

@@ -42,7 +42,7 @@ def test_a_crash_in_every_place_keeps_the_promises():
 @pytest.mark.parametrize("name", FAULTS)
 def test_a_fault_that_is_put_back_is_found(name, monkeypatch):
     fault = FAULTS[name]
-    monkeypatch.setattr(faults, "_set", monkeypatch.setattr)
+    monkeypatch.setattr(faults, "put", monkeypatch.setattr)
     fault.put_back()
     result = search(fault.scope, depth=30)
     assert result.broken, result
